@@ -4,21 +4,16 @@ import json
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-from fineweb_mask.flows.summary import RunSummary
 from tests.integration.conftest import sample_command, with_server
 
 pytestmark = pytest.mark.long  # a server, a worker or a browser, or whole runs, some of which are killed
 
 ROOT = Path(__file__).resolve().parents[2]
-RunSample = Callable[..., RunSummary]
-Outcome = Callable[[Path], dict[str, bytes]]
-Start = Callable[..., subprocess.Popen[bytes]]
 FOLDERS = {  # where a stage writes what it has not finished
     "ingest": "documents",
     "embed": "embeddings",
@@ -30,9 +25,7 @@ FOLDERS = {  # where a stage writes what it has not finished
 
 
 @pytest.fixture
-def start(
-    server: None, small_sample: tuple[str, ...], tmp_path: Path
-) -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
+def start(server, small_sample, tmp_path):
     """Start a run of the sample in a process of its own; it is ended with the test."""
     started = []
 
@@ -68,8 +61,8 @@ def leftovers(workspace: Path) -> list[Path]:
 
 
 def test_killed_or_interrupted_in_any_stage_it_ends_as_if_nothing_had_happened(
-    start: Start, run_sample: RunSample, outcome: Outcome, finished: Path, tmp_path: Path
-) -> None:
+    start, run_sample, outcome, finished, tmp_path
+):
     workspace, asked = tmp_path / "workspace", {"embed": (signal.SIGINT, 130), "dedup": (signal.SIGTERM, 143)}
     for stage in FOLDERS:
         again = () if stage == "ingest" else ("--refresh", stage)  # the run killed before may have got further
@@ -95,9 +88,7 @@ def test_killed_or_interrupted_in_any_stage_it_ends_as_if_nothing_had_happened(
     assert not leftovers(workspace)
 
 
-def test_damaged_files_are_built_again_by_the_run_that_reads_them(
-    workspace: Path, run_sample: RunSample, outcome: Outcome, finished: Path
-) -> None:
+def test_damaged_files_are_built_again_by_the_run_that_reads_them(workspace, run_sample, outcome, finished):
     damaged = [min((workspace / folder).glob("*.parquet")) for folder in ("documents", "scores", "duplicates")]
     for path in damaged:
         content = bytearray(path.read_bytes())

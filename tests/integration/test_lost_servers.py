@@ -149,9 +149,7 @@ def test_a_server_of_the_user_s_that_dies_costs_no_work(small_sample: tuple[str,
     assert before == {path: path.stat().st_ino for path in before} != {}  # the work had been done
 
 
-def test_a_store_that_is_gone_for_good_ends_the_run_within_two_minutes(
-    reach: Callable[..., None], sample_corpus: Path, small_sample: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_a_store_that_is_gone_for_good_ends_the_run_within_two_minutes(reach, sample_corpus, small_sample, tmp_path):
     store = S3Server()
     bucket = Bucket(store, "gone", "s3://gone")
     try:

@@ -27,7 +27,7 @@ from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.conftest import Bucket
-from tests.integration.conftest import RunSample, built, sample_command, with_server
+from tests.integration.conftest import built, sample_command, with_server
 from tests.s3 import SeaweedServer, environment
 from tests.tasks.jobs import embed_job
 
@@ -152,13 +152,8 @@ class DoneJobs(Screen):
 
 @pytest.mark.long
 def test_a_cluster_writes_the_same_dataset_though_a_node_dies(
-    nodes: Nodes,
-    engine: tuple[str, ...],
-    seaweed_bucket: Bucket,
-    corpus: str,
-    run_sample: RunSample,
-    finished: Path,
-) -> None:
+    nodes, engine, seaweed_bucket, corpus, run_sample, finished
+):
     """The second node dies when the first vectors are there; another joins afterwards."""
     [second] = nodes.cluster.worker_nodes
     dying: list[Any] = [second]
@@ -182,12 +177,8 @@ def test_a_cluster_writes_the_same_dataset_though_a_node_dies(
 
 @pytest.mark.long
 def test_interrupted_a_run_ends_in_seconds_and_leaves_nothing_on_the_cluster(
-    nodes: Nodes,
-    engine: tuple[str, ...],
-    small_sample: tuple[str, ...],
-    server: None,
-    tmp_path: Path,
-) -> None:
+    nodes, engine, small_sample, server, tmp_path
+):
     workspace = tmp_path / "workspace"
     command = sample_command(workspace, (*small_sample, *engine))
     own = with_server() | {"PYTHONFAULTHANDLER": "1"}
@@ -210,8 +201,8 @@ def test_interrupted_a_run_ends_in_seconds_and_leaves_nothing_on_the_cluster(
 
 @pytest.mark.long
 def test_a_run_in_the_background_whose_raylet_dies_says_so_and_the_next_goes_on(
-    small_sample: tuple[str, ...], server: None, finished: Path, tmp_path: Path
-) -> None:
+    small_sample, server, finished, tmp_path
+):
     """Its parent ends at once, as that of `nohup`: by itself, Ray would end it with its raylet."""
     workspace, output = tmp_path / "w", tmp_path / "output"
     command = sample_command(workspace, (*small_sample, "engine.kind=ray"))
@@ -237,10 +228,7 @@ def running_jobs() -> list[str]:
 
 
 @pytest.mark.long
-def test_a_job_that_is_started_while_the_run_ends_starts_no_other_ray(
-    address: str,
-    tmp_path: Path,
-) -> None:
+def test_a_job_that_is_started_while_the_run_ends_starts_no_other_ray(address, tmp_path):
     """It would be a second cluster, and a run that never ends."""
     import ray
 
@@ -287,8 +275,8 @@ def processes_with_a_gpu(cluster: Cluster) -> list[int]:
 
 @pytest.mark.long
 def test_ends_of_processes_are_survived_and_one_with_a_gpu_keeps_its_model(
-    nodes: Nodes, address: str, sample_corpus: Path, minilm: Path, tmp_path: Path
-) -> None:
+    nodes, address, sample_corpus, minilm, tmp_path
+):
     """A bad shard stays one, of its own class. The GPU is one in Ray's books only: the model runs on the CPU."""
     import ray
 
@@ -336,9 +324,7 @@ def test_ends_of_processes_are_survived_and_one_with_a_gpu_keeps_its_model(
 
 
 @pytest.mark.long
-def test_processes_with_a_gpu_that_never_start_end_the_job_with_a_reason(
-    address: str, minilm: Path, tmp_path: Path
-) -> None:
+def test_processes_with_a_gpu_that_never_start_end_the_job_with_a_reason(address, minilm, tmp_path):
     import ray
 
     class NeverStarts:

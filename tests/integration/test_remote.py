@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,7 +22,6 @@ from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.conftest import Bucket
-from tests.integration.conftest import RunSample, Service
 from tests.s3 import KEY_ID, SECRET, Proxy
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -73,16 +72,8 @@ def holding(folders: list[Path], marker: str) -> list[Path]:
 
 @pytest.mark.long
 def test_the_sample_goes_from_a_bucket_to_a_bucket_through_failures(
-    bucket: Bucket,
-    corpus: str,
-    proxy: Proxy,
-    reach: Callable[..., None],
-    run_sample: RunSample,
-    finished: Path,
-    service: Service,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    bucket, corpus, proxy, reach, run_sample, finished, service, tmp_path, caplog
+):
     reach(proxy.url)
     url = f"{bucket.url}/ws"
     overrides = (f"source.path={corpus}", "materialize.license=apache-2.0")
@@ -155,9 +146,7 @@ def test_the_sample_goes_from_a_bucket_to_a_bucket_through_failures(
 
 
 @pytest.mark.long
-def test_this_machine_holds_no_more_than_the_jobs_of_a_moment_need(
-    bucket: Bucket, run_sample: RunSample, sample_corpus: Path, finished: Path
-) -> None:
+def test_this_machine_holds_no_more_than_the_jobs_of_a_moment_need(bucket, run_sample, sample_corpus, finished):
     """At most the models and what selecting, materialising and the report read, and never all of the workspace."""
     sizes = {path: path.stat().st_size for path in tree_files(finished)}
     folders = ("fitted", "documents", "scores", "embeddings", "masks", "dataset")
@@ -188,15 +177,8 @@ def test_this_machine_holds_no_more_than_the_jobs_of_a_moment_need(
 
 @pytest.mark.long
 def test_killed_at_random_moments_and_continued_on_other_machines(
-    bucket: Bucket,
-    corpus: str,
-    reach: Callable[..., None],
-    run_sample: RunSample,
-    small_sample: tuple[str, ...],
-    server: None,
-    finished: Path,
-    tmp_path: Path,
-) -> None:
+    bucket, corpus, reach, run_sample, small_sample, server, finished, tmp_path
+):
     """Every run begins with an empty folder."""
     url, dice = f"{bucket.url}/ws", random.Random(11)
     command = [sys.executable, "-m", "fineweb_mask.flows.cli", "run", "deployments/recipes/sample.yaml"]

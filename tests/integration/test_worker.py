@@ -11,7 +11,6 @@ import psutil
 import pytest
 
 from fineweb_mask.flows.recipe import parse_overrides
-from fineweb_mask.flows.summary import RunSummary
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 60
@@ -57,9 +56,7 @@ def is_held(workspace: Path) -> bool:
 
 
 @pytest.mark.long
-def test_cancelled_or_killed_a_run_stops_and_nothing_is_lost(
-    service, start, run_sample: Callable[..., RunSummary], outcome, finished: Path
-):
+def test_cancelled_or_killed_a_run_stops_and_nothing_is_lost(service, start, run_sample, outcome, finished):
     flow_run, workspace = start("disturbed")
     until(lambda: len(list((workspace / "documents").glob("*.parquet"))) == 4, "for the documents", BUSY)
     service.read(f"flow_runs/{flow_run}/set_state", state={"type": "CANCELLING"})  # as the UI does

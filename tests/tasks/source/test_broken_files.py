@@ -1,7 +1,6 @@
 """Broken, hostile and odd files: each is read with all its rows accounted for, or is set aside with a reason."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import duckdb
 import pyarrow.parquet as pq
@@ -15,7 +14,7 @@ from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.jobs import ingest_job
-from tests.tasks.source.broken_files import BROKEN, EITHER, MOST_BYTES, READ, REFUSED, BrokenFile
+from tests.tasks.source.broken_files import BROKEN, EITHER, MOST_BYTES, READ, REFUSED
 
 SETTINGS = IngestSettings(min_chars=20)
 
@@ -32,9 +31,7 @@ def test_there_are_many() -> None:
 
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: ascii(broken.name)[1:60])
-def test_a_file_is_read_or_set_aside(
-    tmp_path: Path, broken: BrokenFile, connection: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_read_or_set_aside(tmp_path, broken, connection, monkeypatch):
     monkeypatch.setattr(ShardReader, "largest", MOST_BYTES)
     (tmp_path / "source").mkdir()
     broken.write(tmp_path / "source" / broken.name)

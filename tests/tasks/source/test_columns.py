@@ -1,7 +1,6 @@
 """Columns are settled before any work, and those that the settings name are found, or refused."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,7 @@ OTHER = pa.array([{"b": "é", "c": b"\xff"}])
 
 
 @pytest.fixture
-def recipe(
-    tmp_path: Path, make_parquet: Callable[..., Path], make_document: Callable[..., dict[str, Any]]
-) -> Callable[..., tuple[PipelineSettings, list[SourceShard]]]:
+def recipe(tmp_path, make_parquet, make_document):
     """Settings over a damaged file and two good ones, of which only the last has a column `site`."""
     (tmp_path / "a.parquet").write_bytes(b"damaged")
     make_parquet(tmp_path / "b.parquet", [make_document(0)])
@@ -85,9 +82,7 @@ def test_a_wrong_text_column_is_told_once_with_the_columns_that_exist(recipe: An
     assert (document_columns(shards) or {})["dump"] == pa.string()
 
 
-def test_lines_of_which_only_a_late_one_has_the_text_are_not_refused(
-    recipe: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lines_of_which_only_a_late_one_has_the_text_are_not_refused(recipe, tmp_path, monkeypatch):
     write_lines(tmp_path / "late.jsonl", ['{"id": 1}'] * 3 + ['{"content": "a"}'])
     given, _ = recipe()
     source = settings(tmp_path / "late.jsonl", text_column="content")
@@ -125,9 +120,7 @@ def shards_of(folder: Path, columns: list[Any], **changes: Any) -> list[SourceSh
     ],
     ids=lambda columns: "-".join(str(getattr(column, "type", column)) for column in columns),  # equal in each process
 )
-def test_a_column_has_the_type_that_all_files_agree_on_and_else_is_text(
-    tmp_path: Path, columns: list[Any], kind: str
-) -> None:
+def test_a_column_has_the_type_that_all_files_agree_on_and_else_is_text(tmp_path, columns, kind):
     assert {shard.columns for shard in shards_of(tmp_path, columns)} == {(("extra", kind),)}
 
 
@@ -149,9 +142,7 @@ def test_files_that_cannot_be_read_have_no_say_and_columns_that_are_not_kept_non
         shards_of(tmp_path, [STRUCT, OTHER], extra_columns=["more"])
 
 
-def test_files_are_looked_at_evenly_and_what_others_have_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_looked_at_evenly_and_what_others_have_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(sample, "FILES", 2)
     shards = shards_of(tmp_path, [pa.array([1]), pa.array(["x"]), pa.array([2])])
     assert {shard.columns for shard in shards} == {(("extra", "int64"),)}

@@ -204,9 +204,7 @@ def test_a_path_missing_in_a_bucket_is_an_error(bucket: Bucket) -> None:
             discover(settings(f"{bucket.url}/{path}"))
 
 
-def test_a_listing_that_takes_long_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_listing_that_takes_long_is_told(tmp_path, monkeypatch, caplog):
     touch(tmp_path, "a.parquet")
     discover(settings(tmp_path))
     assert not caplog.messages

@@ -148,9 +148,7 @@ def test_parts_of_a_file_are_requested(hub: HubServer) -> None:
 
 
 @pytest.mark.long
-def test_transient_failures_are_retried(
-    hub: HubServer, raw: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_transient_failures_are_retried(hub, raw, monkeypatch, caplog):
     caplog.set_level("INFO")
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     here, before = table_of(raw), len(hub.requests)
@@ -194,9 +192,7 @@ def test_reading_waits_for_a_hub_that_restarts(hub: HubServer, raw: Path) -> Non
         ("hf://datasets/you/web/none", None, r"^source\.path: 'hf://datasets/you/web/none' does not exist"),
     ],
 )
-def test_permanent_errors_are_raised_at_once(
-    hub: HubServer, monkeypatch: pytest.MonkeyPatch, url: str, token: str | None, message: str
-) -> None:
+def test_permanent_errors_are_raised_at_once(hub, monkeypatch, url, token, message):
     if token is not None:
         monkeypatch.setenv("HF_TOKEN", token)
     before = len(hub.requests)

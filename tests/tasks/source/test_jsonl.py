@@ -3,7 +3,6 @@
 import json
 import tracemalloc
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,12 +12,10 @@ from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.source.jsonl import jsonl_records, record_batches
 from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.workspace.job import BadShardError
-from tests.tasks.source_files import COMPRESSORS, Row, read, settings, write_lines
+from tests.tasks.source_files import COMPRESSORS, read, settings, write_lines
 
 
-def test_json_lines_equal_the_parquet_of_the_same_rows(
-    tmp_path: Path, make_document: Callable[..., Row], make_parquet: Callable[..., Path]
-) -> None:
+def test_json_lines_equal_the_parquet_of_the_same_rows(tmp_path, make_document, make_parquet):
     extra = pa.field("score", pa.float64())
     odd = make_document(5, text="née\u2028\x00🎉\r\n\ttail ", language=None, token_count=None, dump=None)
     rows = [row | {"score": index / 2} for index, row in enumerate([*map(make_document, range(4)), odd])]
@@ -150,9 +147,7 @@ def test_a_list_that_is_cut_off_or_broken_is_a_bad_shard(tmp_path: Path, content
         read(settings(tmp_path))
 
 
-def test_an_object_of_a_list_that_is_too_large_is_counted_or_ends_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_object_of_a_list_that_is_too_large_is_counted_or_ends_the_file(tmp_path, monkeypatch):
     monkeypatch.setattr(ShardReader, "largest", 2**20)
 
     def problems(size: int) -> list[str | None]:

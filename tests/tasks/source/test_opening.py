@@ -84,9 +84,7 @@ def test_a_file_that_is_cut_off_is_set_aside_and_several_parts_are_one_file(tmp_
     ],
     ids=["skipped before", "skipped after", "2^27", "2^31"],
 )
-def test_frames_of_zstd_that_hold_no_data_or_have_long_windows_are_read(
-    tmp_path: Path, content: bytes, times: int
-) -> None:
+def test_frames_of_zstd_that_hold_no_data_or_have_long_windows_are_read(tmp_path, content, times):
     (tmp_path / "a.jsonl").write_bytes(content)
     assert read(settings(tmp_path))[0]["text"].to_pylist() == TEXTS * times
 

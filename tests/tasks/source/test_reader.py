@@ -27,7 +27,6 @@ from fineweb_mask.tasks.storage.remote import retries
 from fineweb_mask.tasks.storage.remote.errors import RemoteError
 from fineweb_mask.tasks.workspace.job import BadShardError
 from tests.conftest import Bucket
-from tests.s3 import Proxy
 from tests.tasks.source_files import Row, found, read, settings, write_lines, write_table
 
 
@@ -100,9 +99,7 @@ def test_an_unreachable_file_system_is_not_a_bad_shard(name: str, monkeypatch: p
 
 
 @pytest.fixture
-def at_urls(
-    bucket: Bucket, tmp_path: Path, rows: list[Row], make_parquet: Callable[..., Path]
-) -> tuple[Bucket, dict[str, pa.Table]]:
+def at_urls(bucket, tmp_path, rows, make_parquet):
     """A bucket with the same rows as Parquet and as lines of JSON, and what they read as."""
     lines = write_lines(tmp_path / "b.jsonl.gz", [json.dumps(row) for row in rows], ".gz")
     paths = (make_parquet(tmp_path / "a.parquet", rows), lines)
@@ -154,9 +151,7 @@ def test_a_web_server_without_range_requests_is_an_error(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "b.jsonl.gz"])
-def test_broken_connections_and_refusals_are_retried(
-    at_urls: tuple[Bucket, dict[str, pa.Table]], proxy: Proxy, reach: Callable[[str], None], name: str
-) -> None:
+def test_broken_connections_and_refusals_are_retried(at_urls, proxy, reach, name):
     bucket, tables = at_urls
     reach(proxy.url)
     proxy.failing, proxy.cut_after = 0.2, 200
@@ -167,9 +162,7 @@ def test_broken_connections_and_refusals_are_retried(
 
 @pytest.mark.parametrize("name", ["a.parquet", "b.jsonl.gz"])
 @pytest.mark.parametrize("fingerprint", ["mtime", "content"])
-def test_a_file_that_changes_before_or_while_it_is_read_is_a_bad_shard(
-    at_urls: tuple[Bucket, dict[str, pa.Table]], tmp_path: Path, name: str, fingerprint: str
-) -> None:
+def test_a_file_that_changes_before_or_while_it_is_read_is_a_bad_shard(at_urls, tmp_path, name, fingerprint):
     bucket = at_urls[0]
     local = next(path for path in tmp_path.iterdir() if path.name == name)
     for place, write in (
@@ -333,9 +326,7 @@ SETTLED: list[tuple[str, list[Any], list[Any], int]] = [  # the type, values, an
 
 
 @pytest.mark.parametrize(("kind", "values", "expected", "lost"), SETTLED)
-def test_a_column_has_the_name_and_the_type_that_are_settled(
-    tmp_path: Path, kind: str, values: list[Any], expected: list[Any], lost: int
-) -> None:
+def test_a_column_has_the_name_and_the_type_that_are_settled(tmp_path, kind, values, expected, lost):
     for path in both(tmp_path, [{"text": f"text {at}", "year": value, "late": 1} for at, value in enumerate(values)]):
         source = settings(path)
         shard = discover(source)[0].model_copy(update={"columns": (("Year", kind), ("other", "date32[day]"))})

@@ -91,9 +91,7 @@ def test_a_reader_that_never_pauses_sees_the_old_folder_or_the_new_one(tmp_path:
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOSYS])
-def test_where_two_folders_cannot_be_swapped_one_is_still_replaced(
-    number: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_where_two_folders_cannot_be_swapped_one_is_still_replaced(number, monkeypatch, tmp_path):
     with pytest.raises(FileNotFoundError):
         swap(tmp_path, tmp_path / "none")
     refusing = SimpleNamespace(renameat2=lambda *_: -1, renamex_np=lambda *_: -1)

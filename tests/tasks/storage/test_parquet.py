@@ -73,9 +73,7 @@ def read_or_path(read: Callable[[Path], pa.Table], path: Path) -> Any:
 
 @pytest.mark.parametrize("folder", ["documents", "scores", "embeddings", "masks"])
 @pytest.mark.parametrize("read", [read_table, read_in_batches])
-def test_a_flipped_bit_in_a_page_is_an_error_or_changes_nothing(
-    built: Any, tmp_path: Path, folder: str, read: Any
-) -> None:
+def test_a_flipped_bit_in_a_page_is_an_error_or_changes_nothing(built, tmp_path, folder, read):
     path = min((built.workspace.root / folder).rglob("*.parquet"))
     content, expected = path.read_bytes(), read(path)
     numbers = random.Random(folder)

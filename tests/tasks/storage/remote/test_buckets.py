@@ -1,6 +1,5 @@
 """Credentials, servers and certificates are taken from the environment."""
 
-from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
@@ -59,9 +58,7 @@ def test_equal_environments_share_a_client(seaweed_bucket: Bucket, monkeypatch: 
         ({}, "az://container/x", r"az://container/x: .*AZURE_STORAGE_ACCOUNT_NAME"),
     ],
 )
-def test_what_no_store_can_be_opened_with_is_named(
-    variables: dict[str, str], url: str, message: str, monkeypatch: pytest.MonkeyPatch, reach: Callable[[str], None]
-) -> None:
+def test_what_no_store_can_be_opened_with_is_named(variables, url, message, monkeypatch, reach):
     reach("http://127.0.0.1:9000")
     monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
     for name, value in variables.items():

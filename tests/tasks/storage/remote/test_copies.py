@@ -59,9 +59,7 @@ def copied(workspace: Workspace) -> set[str]:
     }
 
 
-def test_copies_are_in_the_cache_folder_or_in_scratch(
-    workspace: Workspace, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_copies_are_in_the_cache_folder_or_in_scratch(workspace, bucket, tmp_path, monkeypatch):
     url = f"{bucket.url}/deep/ws"
     assert workspace.root.parent == workspace.here.parent == tmp_path / "cache" / "fineweb-mask"
     assert workspace.root.name.startswith("ws-")
@@ -126,9 +124,7 @@ def test_what_a_killed_process_copied_is_deleted_by_the_next_one_that_is_alone(b
     assert not killed.exists()
 
 
-def test_a_file_that_never_changes_is_copied_once_and_another_each_time(
-    workspace: Workspace, proxy: Proxy, reach: Callable[..., None], tmp_path: Path
-) -> None:
+def test_a_file_that_never_changes_is_copied_once_and_another_each_time(workspace, proxy, reach, tmp_path):
     names = (f"fitted/model.{KEY.tag}.bin", "fitted/model.json")
     for name in names:
         with atomic_write(workspace.root / name) as partial:
@@ -159,9 +155,7 @@ def test_what_another_machine_wrote_since_the_listing_is_found(workspace: Worksp
     assert (workspace.local("fitted/encoder") / "config.json").read_text() == "{}"
 
 
-def test_a_file_is_uploaded_before_it_appears_locally_and_read_as_it_is_at_the_url(
-    workspace: Workspace, bucket: Bucket
-) -> None:
+def test_a_file_is_uploaded_before_it_appears_locally_and_read_as_it_is_at_the_url(workspace, bucket):
     path = workspace.fitted / "a.txt"
     with atomic_write(path) as partial:
         partial.write_text("first")
@@ -177,9 +171,7 @@ def test_a_file_is_uploaded_before_it_appears_locally_and_read_as_it_is_at_the_u
     assert list(bucket.names()) == ["deep/ws/fitted/a.txt"]
 
 
-def test_a_file_that_cannot_be_uploaded_does_not_appear_locally(
-    workspace: Workspace, bucket: Bucket, proxy: Proxy, reach: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_cannot_be_uploaded_does_not_appear_locally(workspace, bucket, proxy, reach, monkeypatch):
     reach(proxy.url)
     workspace = Workspace(workspace.url or "")
     write(workspace, rows=3)
@@ -194,9 +186,7 @@ def test_a_file_that_cannot_be_uploaded_does_not_appear_locally(
     assert copied(workspace) == set()
 
 
-def test_a_fresh_machine_sees_what_is_current_without_downloading_it(
-    workspace: Workspace, bucket: Bucket, proxy: Proxy, reach: Callable[..., None], tmp_path: Path
-) -> None:
+def test_a_fresh_machine_sees_what_is_current_without_downloading_it(workspace, bucket, proxy, reach, tmp_path):
     path = write(workspace, rows=200_000)
     wanted = current_parquet(workspace, path, "a", KEY)
     assert wanted is not None
@@ -225,9 +215,7 @@ def test_the_url_is_the_truth(workspace: Workspace, bucket: Bucket) -> None:
     assert workspace.sizes("documents").keys() == {f"documents/{paths[name].name}" for name in ("kept", "overwritten")}
 
 
-def test_a_fitted_folder_is_downloaded_complete_or_fitted_again(
-    workspace: Workspace, bucket: Bucket, reach: Callable[..., None], tmp_path: Path
-) -> None:
+def test_a_fitted_folder_is_downloaded_complete_or_fitted_again(workspace, bucket, reach, tmp_path):
     folder, manifest = workspace.fitted / "encoder", workspace.fitted / "encoder.json"
     for content in ("first", "other"):
         with atomic_folder(folder) as partial:
@@ -254,9 +242,7 @@ def test_a_fitted_folder_is_downloaded_complete_or_fitted_again(
     assert read_manifest(fresh.fitted / "encoder.json") is None
 
 
-def test_a_server_that_does_not_answer_is_not_an_empty_workspace(
-    workspace: Workspace, proxy: Proxy, reach: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_does_not_answer_is_not_an_empty_workspace(workspace, proxy, reach, tmp_path, monkeypatch):
     path = write(workspace)
     write_manifest(workspace.fitted / "a.json", KEY, [], {})
     reach(proxy.url, tmp_path / "fresh")

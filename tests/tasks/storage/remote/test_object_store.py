@@ -15,7 +15,7 @@ from fineweb_mask.tasks.storage.remote import retries
 from fineweb_mask.tasks.storage.remote.errors import RemoteError, UnansweredError
 from fineweb_mask.tasks.storage.remote.object_store import Store
 from tests.conftest import Bucket
-from tests.s3 import Proxy, SeaweedServer
+from tests.s3 import SeaweedServer
 
 MIB = 2**20
 
@@ -73,9 +73,7 @@ def big_file(folder: Path) -> Path:
     return path
 
 
-def test_a_large_file_is_uploaded_in_parts_despite_failures(
-    bucket: Bucket, proxy: Proxy, reach: Callable[[str], None], tmp_path: Path
-) -> None:
+def test_a_large_file_is_uploaded_in_parts_despite_failures(bucket, proxy, reach, tmp_path):
     path = big_file(tmp_path)
     reach(proxy.url)
     store = Store(f"{bucket.url}/x")
@@ -89,9 +87,7 @@ def test_a_large_file_is_uploaded_in_parts_despite_failures(
     assert bucket.unfinished() == []
 
 
-def test_an_upload_that_fails_leaves_nothing(
-    bucket: Bucket, proxy: Proxy, reach: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_upload_that_fails_leaves_nothing(bucket, proxy, reach, tmp_path, monkeypatch):
     path = big_file(tmp_path)
     bucket.write("x/big", b"old")
     reach(proxy.url)

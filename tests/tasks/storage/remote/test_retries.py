@@ -2,8 +2,6 @@
 
 import errno
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -12,8 +10,7 @@ from fineweb_mask.tasks.storage.remote import retries
 from fineweb_mask.tasks.storage.remote.errors import RemoteError, UnansweredError, redacted
 from fineweb_mask.tasks.storage.remote.object_store import Store
 from fineweb_mask.tasks.storage.remote.retries import attempt
-from tests.conftest import Bucket
-from tests.s3 import KEY_ID, SECRET, Proxy
+from tests.s3 import KEY_ID, SECRET
 
 
 def test_retries_end_with_the_last_error_and_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,9 +50,7 @@ def test_an_error_contains_no_credential(monkeypatch: pytest.MonkeyPatch) -> Non
     assert redacted(SECRET) == "***"
 
 
-def test_no_log_line_contains_a_credential(
-    bucket: Bucket, proxy: Proxy, reach: Callable[[str], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_no_log_line_contains_a_credential(bucket, proxy, reach, tmp_path, caplog):
     caplog.set_level("INFO")
     reach(proxy.url)
     (tmp_path / "a").write_bytes(b"x")
