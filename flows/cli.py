@@ -11,9 +11,8 @@ from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
-from fineweb_mask.flows.commands._common import Verbose, be_verbose, exit_on_interruption
+from fineweb_mask.flows.commands._common import Verbose, be_verbose
 from fineweb_mask.flows.commands.compare import compare
 from fineweb_mask.flows.commands.dataset import export, push, verify
 from fineweb_mask.flows.commands.diff import diff
@@ -33,17 +32,7 @@ from fineweb_mask.flows.processes.output import flush_output, prepare_output
 from fineweb_mask.flows.processes.signals import handle_signals
 from fineweb_mask.models.runtime.arenas import limit_arenas
 
-
-class _Commands(TyperGroup):
-    """The commands; an interruption that one does not handle itself ends it with the exit code of one."""
-
-    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - a context of Click, and what the command returns
-        """Run the command."""
-        with exit_on_interruption():
-            return super().invoke(ctx)
-
-
-app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 @app.callback(invoke_without_command=True)

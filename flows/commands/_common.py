@@ -8,7 +8,7 @@ import os
 import sys
 import traceback
 import webbrowser
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -24,7 +24,6 @@ from fineweb_mask.flows.display.terminal import SafeConsole, echo, step_progress
 from fineweb_mask.flows.processes import temporary_server
 from fineweb_mask.flows.processes.environment import server_lost, set_environment
 from fineweb_mask.flows.processes.signals import interrupted_code
-from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.models.errors import FinewebMaskError, message_of
 
 if TYPE_CHECKING:
@@ -66,6 +65,7 @@ class Answer(NamedTuple):
     found: BaseModel
     tell: Callable[[], object]
     code: int = 0
+    page: str = ""  # is opened in a browser then
 
 
 @dataclass
@@ -74,7 +74,7 @@ class _Call:
 
     as_json: bool
     has_begun: bool = False
-    interrupted: str = RESUME
+    interrupted: str = "interrupted"
 
 
 _call: ContextVar[_Call] = ContextVar("call")
@@ -95,20 +95,18 @@ def verb(work: Callable[..., Answer | None]) -> Callable[..., None]:
         call = _Call(as_json)
         token = _call.set(call)
         try:
-            answer = work(**given)
+            if (answer := work(**given)) is not None:
+                _give(answer, as_json)
         except INTERRUPTIONS:
-            fail(call.interrupted, as_json, interrupted_code())
+            fail(call.interrupted, call.as_json, interrupted_code())
         except typer.Exit:
             raise
         except Exception as error:  # noqa: BLE001 - the last place where the reason can be printed
             if isinstance(error, FinewebMaskError | OSError) and not call.has_begun:
-                fail(str(error), as_json, WRONG_USAGE)
-            fail_because(error, as_json)
+                fail(str(error), call.as_json, WRONG_USAGE)
+            fail_because(error, call.as_json)
         finally:
             _call.reset(token)
-        if answer is not None:
-            print_result(answer.found, as_json, answer.tell)
-            raise typer.Exit(answer.code)
 
     command.__signature__ = inspect.Signature([*signature.parameters.values(), *added])  # type: ignore[attr-defined]
     hints = {name: hint for name, hint in work.__annotations__.items() if name != "return"}
@@ -116,14 +114,24 @@ def verb(work: Callable[..., Answer | None]) -> Callable[..., None]:
     return command
 
 
+def _give(answer: Answer, as_json: bool) -> NoReturn:
+    if as_json:
+        typer.echo(answer.found.model_dump_json(ensure_ascii=True))
+    else:
+        answer.tell()
+    if answer.page:
+        open_page(answer.page)
+    raise typer.Exit(answer.code)
+
+
 def begin(interrupted: str = RESUME) -> None:
     """Say that the work of a command begins, and what is said if it is interrupted."""
     _call.get().has_begun, _call.get().interrupted = True, interrupted
 
 
-def prints_json(as_json: bool | None = None) -> bool:
-    """Return whether the answer is printed as JSON: what a command without `verb` says, else what `--json` does."""
-    return _call.get().as_json if as_json is None else as_json
+def errors_as_json() -> None:
+    """Have errors of this command printed as JSON, too, where it has no answer of which `--json` would say so."""
+    _call.get().as_json = True
 
 
 def be_verbose() -> None:
@@ -136,74 +144,29 @@ def is_verbose() -> bool:
     return bool(os.environ.get(VERBOSE))
 
 
-def shows_bars(as_json: bool | None = None) -> bool:
+def shows_bars() -> bool:
     """Return whether a run shows progress bars: on a terminal, unless JSON is asked for or every step is logged."""
-    return sys.stderr.isatty() and not prints_json(as_json) and not is_verbose()
+    return sys.stderr.isatty() and not _call.get().as_json and not is_verbose()
 
 
 @contextmanager
-def recipe_checked(as_json: bool | None = None) -> Iterator[None]:
+def recipe_checked() -> Iterator[None]:
     """Show that a recipe is checked in the block; nothing else is done yet."""
-    as_json = prints_json(as_json)
-    set_environment(show_bars=shows_bars(as_json))
-    with (
-        exit_on_interruption(as_json, "interrupted before the work began"),
-        step_progress("checking the recipe", show=shows_bars(as_json)),
-    ):
+    set_environment(show_bars=shows_bars())
+    with step_progress("checking the recipe", show=shows_bars()):
         yield
 
 
 @contextmanager
-def flow_shown(*, as_json: bool | None = None) -> Iterator[None]:
-    """Show the flow that runs in the block; if it fails, print the reason and exit."""
-    as_json = prints_json(as_json)
-    with exit_on_failure(as_json):
-        temporary_server.start_early()
-    console = SafeConsole(stderr=True) if shows_bars(as_json) else None
+def flow_shown() -> Iterator[None]:
+    """Show the flow that runs in the block."""
+    temporary_server.start_early()
+    console = SafeConsole(stderr=True) if shows_bars() else None
     shown = nullcontext() if is_verbose() else shown_on(console)  # at once: Prefect and its server take seconds
-    if not (console or as_json or is_verbose()):
+    if not (console or _call.get().as_json or is_verbose()):
         echo("running; --verbose logs every step", err=True)
-    with exit_on_failure(as_json), shown, prefect_shown(verbose=is_verbose()):
+    with shown, prefect_shown(verbose=is_verbose()):
         yield
-
-
-@contextmanager
-def exit_on_error(
-    as_json: bool,
-    code: int = WRONG_USAGE,
-    kinds: tuple[type[Exception], ...] = (FinewebMaskError, OSError),
-    *,
-    prefix: str = "",
-) -> Iterator[None]:
-    """Print an error that the user can mend, after a prefix, and exit with `code`; any other exception is a bug."""
-    try:
-        yield
-    except kinds as error:
-        fail(f"{prefix}{error}", as_json, code)
-
-
-@contextmanager
-def exit_on_interruption(as_json: bool = False, said: str = RESUME) -> Iterator[None]:
-    """Say that the work in the block was interrupted, and exit."""
-    try:
-        yield
-    except INTERRUPTIONS:
-        fail(said, as_json, interrupted_code())
-
-
-@contextmanager
-def exit_on_failure(
-    as_json: bool,
-    interrupted: str = RESUME,
-) -> Iterator[None]:
-    """Print why the work in the block failed or was interrupted, and exit."""
-    try:
-        with exit_on_interruption(as_json, interrupted):
-            yield
-    except typer.Exit:
-        raise
-    except Exception as error:  # noqa: BLE001 - the last place where the reason can be printed
-        fail_because(error, as_json)
 
 
 def fail_because(error: Exception, as_json: bool) -> NoReturn:
@@ -238,14 +201,6 @@ def fail(message: str, as_json: bool, code: int) -> NoReturn:
     raise typer.Exit(code)
 
 
-def print_result(found: BaseModel, as_json: bool, tell: Callable[[], object]) -> None:
-    """Print what a command found: as JSON, or for a person by calling `tell`."""
-    if as_json:
-        typer.echo(found.model_dump_json(ensure_ascii=True))
-    else:
-        tell()
-
-
 def open_page(page: str) -> None:
     """Open a page in the user's browser, or print where it is."""
     if "://" in page or not webbrowser.open(Path(page).absolute().as_uri()):
@@ -264,49 +219,12 @@ def page_here(workspace: "Workspace", page: str) -> str:
     return str(copied / name)
 
 
-def run_to_page(
-    recipe: Path,
-    overrides: Sequence[str] | None,
-    workspace: str | None,
-    *,
-    check: "Callable[[PipelineSettings], Checked]",
-    run: "Callable[[PipelineSettings, Checked], Found]",
-    tell: "Callable[[PipelineSettings, Found], None]",
-    show: bool,
-    as_json: bool,
-) -> None:
-    """Run a flow that ends with a page, print what it found, and open the page if asked to.
+def page_answer(
+    settings: "PipelineSettings", found: "PageSummary", tell: Callable[[], object], *, show: bool
+) -> Answer:
+    """Return the answer of a flow that ends with a page, which is opened if it is to be shown."""
+    from fineweb_mask.tasks.workspace.workspace import Workspace
 
-    Parameters
-    ----------
-    recipe, overrides, workspace
-        See `load_recipe`.
-    check
-        Checks that what the settings and options name exists, and raises a `FinewebMaskError` or an `OSError` if not;
-        returns what `run` takes in addition to the settings.
-    run
-        Runs the flow.
-    tell
-        Prints what was found, for a person.
-    show
-        Whether the page is opened.
-    as_json
-        Whether what was found, and errors, are printed as JSON.
-    """
-    with exit_on_error(as_json), recipe_checked(as_json):
-        settings = load_recipe(recipe, overrides or [], workspace)
-        checked = check(settings)
-    with flow_shown(as_json=as_json):
-        summary = run(settings, checked)
-    print_result(summary, as_json, lambda: tell(settings, summary))
-    end_with_page(settings, summary, show=show)
-
-
-def end_with_page(settings: "PipelineSettings", summary: "PageSummary", *, show: bool) -> None:
-    """Open the page of a run if asked to; exit with `QUARANTINED` if a shard was quarantined."""
-    if show:
-        from fineweb_mask.tasks.workspace.workspace import Workspace
-
-        open_page(page_here(Workspace(settings.workspace, settings.engine.scratch), summary.page))
-    if summary.quarantined:
-        raise typer.Exit(QUARANTINED)
+    code = QUARANTINED if found.quarantined else 0
+    page = page_here(Workspace(settings.workspace, settings.engine.scratch), found.page) if show else ""
+    return Answer(found, tell, code, page)

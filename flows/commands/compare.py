@@ -6,6 +6,7 @@ import typer
 
 from fineweb_mask.flows.commands import _common as common
 from fineweb_mask.flows.display.terminal import print_selections
+from fineweb_mask.flows.recipe import load_recipe
 
 if TYPE_CHECKING:
     from fineweb_mask.flows.compare import CompareSummary
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 NO_KNEE = "no knee: the trade-off is linear, so pick the value that suits your use"
 
 
+@common.verb
 def compare(
     recipe: common.Recipe,
     *,
@@ -41,30 +43,28 @@ def compare(
     overrides: common.Overrides = None,
     workspace: common.WorkspaceFolder = None,
     show: common.Open = False,
-    as_json: common.AsJson = False,
-) -> None:
+) -> common.Answer:
     """Compare selections under the recipe's budget: a page with a table, the trade-off, overlaps and topics.
 
     Example: fineweb-mask compare deployments/recipes/sample.yaml --lambs 0:1:0.1 --variants random,greedy
     """
-    from fineweb_mask.tasks.comparison.variants import USUAL, split_variants
+    with common.recipe_checked():
+        settings = load_recipe(recipe, overrides or [], workspace)
+        from fineweb_mask.flows.compare import check
+        from fineweb_mask.tasks.comparison.variants import USUAL, split_variants
 
-    asked = USUAL if variants is None else split_variants(variants)
-
-    def check(settings: "PipelineSettings") -> None:
-        from fineweb_mask.flows.compare import check as check_compare
-
-        check_compare(settings, asked, lambs, label_column, target or [])
-
-    def run(settings: "PipelineSettings", _: None) -> "CompareSummary":
+        asked = USUAL if variants is None else split_variants(variants)
+        check(settings, asked, lambs, label_column, target or [])
+    common.begin()
+    with common.flow_shown():
         from fineweb_mask.flows.compare import compare as flow
 
-        return flow(settings, asked, lambs, label_column, target)
+        found = flow(settings, asked, lambs, label_column, target)
+    return common.page_answer(settings, found, lambda: _tell(settings, found, lambs), show=show)
 
-    def tell(settings: "PipelineSettings", found: "CompareSummary") -> None:
-        best = "" if found.recommended_lamb is None else f"{found.recommended_lamb:g}"
-        note = f"the knee is at lamb {best}: --set selection.lamb={best}" if best else NO_KNEE if lambs else ""
-        rows, metrics, knee = found.selections.items(), settings.selection.shown_metrics, f"mean_field[lamb={best}]"
-        print_selections("selection", rows, metrics, found, best=knee, note=note)
 
-    common.run_to_page(recipe, overrides, workspace, check=check, run=run, tell=tell, show=show, as_json=as_json)
+def _tell(settings: "PipelineSettings", found: "CompareSummary", lambs: str | None) -> None:
+    best = "" if found.recommended_lamb is None else f"{found.recommended_lamb:g}"
+    note = f"the knee is at lamb {best}: --set selection.lamb={best}" if best else NO_KNEE if lambs else ""
+    rows, metrics, knee = found.selections.items(), settings.selection.shown_metrics, f"mean_field[lamb={best}]"
+    print_selections("selection", rows, metrics, found, best=knee, note=note)

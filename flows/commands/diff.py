@@ -1,12 +1,11 @@
 """`fineweb-mask diff`: what changed between two workspaces, datasets or versions of one."""
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
-from fineweb_mask.flows.commands import _common as common
+from fineweb_mask.flows.commands._common import FAILED, Answer, shows_bars, verb
 from fineweb_mask.flows.display.terminal import SafeConsole, echo, new_table, step_progress
 from fineweb_mask.flows.processes.environment import set_environment
 
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
 SHOWN_GROUPS = 10
 
 
+@verb
 def diff(
     a: Annotated[str, typer.Argument(help="Earlier workspace or dataset, or WORKSPACE@RUN of an earlier run.")],
     b: Annotated[str, typer.Argument(help="The later one.")],
@@ -27,21 +27,17 @@ def diff(
             help="Share of the documents of either that may differ; above it, exit status 1.", metavar="SHARE"
         ),
     ] = None,
-    as_json: common.AsJson = False,
-) -> None:
+) -> Answer:
     """Tell what entered and left a selection, by stage, reason and group, with examples, and how the scores moved.
 
     Example: fineweb-mask diff workspaces/a workspaces/b --tolerance 0.05
     """
     set_environment()
-    with common.exit_on_failure(as_json, "interrupted"), common.exit_on_error(as_json):
-        from fineweb_mask.flows.ledger.diff import diff as compared
+    from fineweb_mask.flows.ledger.diff import diff as compared
 
-        with step_progress("comparing", show=sys.stderr.isatty() and not as_json):
-            found = compared(a, b, by, tolerance)
-    common.print_result(found, as_json, lambda: _tell(found))
-    if found.is_above:
-        raise typer.Exit(common.FAILED)
+    with step_progress("comparing", show=shows_bars()):
+        found = compared(a, b, by, tolerance)
+    return Answer(found, lambda: _tell(found), FAILED if found.is_above else 0)
 
 
 def _tell(found: "DiffSummary") -> None:

@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fineweb_mask.flows.commands._common import WRONG_USAGE, Force, exit_on_error, exit_on_failure, fail
+from fineweb_mask.flows.commands._common import Force, begin, errors_as_json, verb
 from fineweb_mask.flows.display.terminal import SafeConsole, echo, visible
+from fineweb_mask.models.errors import SettingsError
 
 if TYPE_CHECKING:
     from fineweb_mask.tasks.catalog.query import Answer, Preview
@@ -29,6 +30,7 @@ PIPE_WIDTH = 10_000
 """Width without a terminal: enough for every column."""
 
 
+@verb
 def sql(
     workspace: Annotated[
         str, typer.Argument(help="Workspace folder or URL; from a URL the queried files are downloaded first.")
@@ -45,7 +47,7 @@ def sql(
         float | None, typer.Option(min=0.001, help="Seconds after which the query is stopped.", metavar="SECONDS")
     ] = None,
     force: Force = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Same as --format json.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Same as --format json.")] = False,
 ) -> None:
     """Query a workspace in SQL: `show tables` lists the views.
 
@@ -54,31 +56,31 @@ def sql(
 
     Example: fineweb-mask sql workspaces/sample "select dump, count(*), avg(quality) from selected group by dump"
     """
-    form = "json" if as_json else form
-    as_json = form == "json" and output is None
-    if wrong := _wrong_usage(form, output):
-        fail(wrong, as_json, WRONG_USAGE)
+    form = "json" if json else form
+    if form == "json" and output is None:
+        errors_as_json()
+    if problem := _wrong_usage(form, output):
+        raise SettingsError(problem)
     from fineweb_mask.models.urls import reject_credentials, require_writable
     from fineweb_mask.tasks.catalog.query import answers, open_catalog, stopped_after
     from fineweb_mask.tasks.catalog.views import ensure_views_local
     from fineweb_mask.tasks.outputs import check_output
     from fineweb_mask.tasks.workspace.workspace import Workspace
 
-    with exit_on_error(as_json):
-        if output is not None:
-            check_output(output, "--output", [workspace], replaces=force)
-        opened = Workspace(require_writable(reject_credentials(workspace)))
-        opened.check_reachable()
-    with exit_on_failure(as_json, "interrupted"):
-        ensure_views_local(opened)
-        _ensure_catalog(opened, workspace, as_json)
-        with open_catalog(opened, memory_limit) as connection, stopped_after(connection, timeout):
-            found = answers(connection, _text_of(query))
-            if form == "table":
-                for number, answer in enumerate(found):
-                    _print(console(), answer, limit, is_first=number == 0)
-            else:
-                _write(list(found), form, output)
+    if output is not None:
+        check_output(output, "--output", [workspace], replaces=force)
+    opened = Workspace(require_writable(reject_credentials(workspace)))
+    opened.check_reachable()
+    ensure_views_local(opened)
+    _ensure_catalog(opened, workspace)
+    begin("interrupted")
+    with open_catalog(opened, memory_limit) as connection, stopped_after(connection, timeout):
+        found = answers(connection, _text_of(query))
+        if form == "table":
+            for number, answer in enumerate(found):
+                _print(console(), answer, limit, is_first=number == 0)
+        else:
+            _write(list(found), form, output)
 
 
 def _wrong_usage(form: str, output: Path | None) -> str | None:
@@ -102,17 +104,16 @@ def _text_of(query: str) -> str:
         raise QueryError(f"the query has to be in UTF-8, received {given[error.start :][:20]!r}") from error
 
 
-def _ensure_catalog(workspace: "Workspace", folder: str, as_json: bool) -> None:
+def _ensure_catalog(workspace: "Workspace", folder: str) -> None:
     """Write the catalog again if it is out of date, and say what is newer than it."""
     from fineweb_mask.tasks.catalog.views import is_current
 
     if is_current(workspace):
         return
-    from fineweb_mask.flows.status.catalog import CatalogError, ensure_catalog
+    from fineweb_mask.flows.status.catalog import ensure_catalog
 
-    with exit_on_error(as_json, WRONG_USAGE, (CatalogError,)):
-        if note := ensure_catalog(folder):
-            echo(f"fineweb-mask: {note}", err=True)
+    if note := ensure_catalog(folder):
+        echo(f"fineweb-mask: {note}", err=True)
 
 
 def _write(found: "list[Answer]", form: str, output: Path | None) -> None:

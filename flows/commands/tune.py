@@ -1,17 +1,15 @@
 """`fineweb-mask tune`: search the settings of a recipe's selection by what it teaches a small language model."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from fineweb_mask.flows.commands import _common as common
 from fineweb_mask.flows.display.terminal import echo
-
-if TYPE_CHECKING:
-    from fineweb_mask.flows.tune import TuneSummary
-    from fineweb_mask.models.settings import PipelineSettings
+from fineweb_mask.flows.recipe import load_recipe
 
 
+@common.verb
 def tune(
     recipe: common.Recipe,
     *,
@@ -20,8 +18,7 @@ def tune(
     overrides: common.Overrides = None,
     workspace: common.WorkspaceFolder = None,
     show: common.Open = False,
-    as_json: common.AsJson = False,
-) -> None:
+) -> common.Answer:
     """Search lamb, the weights of metrics and of scores, and shares of groups, and print the best as `--set` options.
 
     A language model of n-grams reads what every trial selects and predicts held-out texts. What was gained is measured
@@ -29,19 +26,15 @@ def tune(
 
     Example: fineweb-mask tune mine.yaml --target books.parquet
     """
+    with common.recipe_checked():
+        settings = load_recipe(recipe, overrides or [], workspace)
+        from fineweb_mask.flows.tune import check
 
-    def check(settings: "PipelineSettings") -> None:
-        from fineweb_mask.flows.tune import check as check_tune
-
-        check_tune(settings, target or [])
-
-    def run(settings: "PipelineSettings", _: None) -> "TuneSummary":
+        check(settings, target or [])
+    common.begin()
+    with common.flow_shown():
         from fineweb_mask.flows.tune import tune as flow
 
-        return flow(settings, target, trials)
-
-    def tell(_: "PipelineSettings", found: "TuneSummary") -> None:
-        for line in [*found.said, f"page    {found.page}"]:
-            echo(line)
-
-    common.run_to_page(recipe, overrides, workspace, check=check, run=run, tell=tell, show=show, as_json=as_json)
+        found = flow(settings, target, trials)
+    said = "\n".join([*found.said, f"page    {found.page}"])
+    return common.page_answer(settings, found, lambda: echo(said), show=show)

@@ -3,7 +3,6 @@
 import json
 import shlex
 import webbrowser
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -14,12 +13,11 @@ from typer.testing import CliRunner
 from fineweb_mask.flows.commands import _common
 from fineweb_mask.flows.commands._common import (
     FAILED,
+    QUARANTINED,
     WRONG_USAGE,
     Answer,
     begin,
-    end_with_page,
-    exit_on_error,
-    exit_on_failure,
+    page_answer,
     verb,
 )
 from fineweb_mask.flows.display.terminal import echo
@@ -30,40 +28,6 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[3]
 BUG = "this should not happen, please report it with what --verbose prints: ValueError: "
-
-
-@pytest.mark.parametrize("error", [SettingsError("mend\x1b this"), FileNotFoundError("mend\x1b this")])
-def test_an_error_of_ours_or_of_the_file_system_is_printed_and_a_bug_is_none_of_them(error, capsys):
-    with pytest.raises(typer.Exit) as ended, exit_on_error(as_json=True, prefix="first: "):
-        raise error
-    assert ended.value.exit_code == WRONG_USAGE
-    printed = capsys.readouterr()
-    assert printed.err == "fineweb-mask: first: mend\\x1b this\n"
-    assert json.loads(printed.out) == {"status": "failed", "error": "first: mend\\x1b this"}
-    with pytest.raises(ValueError, match="a bug"), exit_on_error(as_json=False):
-        raise ValueError("a bug")
-
-
-@pytest.mark.parametrize(
-    ("error", "code", "message"),
-    [
-        (SettingsError("mend this"), FAILED, "mend this"),
-        (FileNotFoundError(2, "No such file or directory", "a.txt"), FAILED, "a.txt: No such file or directory"),
-        (KeyboardInterrupt(), 130, "interrupted; run the same command again to resume"),
-        (typer.Exit(WRONG_USAGE), WRONG_USAGE, ""),
-        (ValueError("broken\nSee:\nhttps://example.org"), FAILED, f"{BUG}broken See: https://example.org"),
-        (
-            UnicodeEncodeError("utf-8", "a\udcff", 1, 2, "surrogates not allowed"),
-            FAILED,
-            "an argument or a name has to be in UTF-8, received 'a\\udcff'",
-        ),
-    ],
-)
-def test_a_failure_is_printed_once_and_of_a_bug_its_type(error, code, message, capsys):
-    with pytest.raises(typer.Exit) as ended, exit_on_failure(as_json=False):
-        raise error
-    assert ended.value.exit_code == code
-    assert capsys.readouterr().err.removeprefix("fineweb-mask: ").strip() == message
 
 
 class Found(BaseModel):
@@ -100,6 +64,37 @@ def test_a_function_with_an_answer_is_a_command(arguments, code, said):
     assert (done.exit_code, said) == (code, done.output.splitlines()[-1])
     shown = CliRunner().invoke(app, ["--help"]).output
     assert all(word in shown for word in ("Find a number.", "--fails", "--json"))
+
+
+UNWRITABLE = UnicodeEncodeError("utf-8", "a\udcff", 1, 2, "surrogates not allowed")
+
+
+@pytest.mark.parametrize(
+    ("error", "begun", "code", "message"),
+    [
+        (SettingsError("mend\x1b this"), False, WRONG_USAGE, "mend\\x1b this"),
+        (SettingsError("mend this"), True, FAILED, "mend this"),
+        (FileNotFoundError(2, "No such file or directory", "a.txt"), True, FAILED, "a.txt: No such file or directory"),
+        (KeyboardInterrupt(), True, 130, "interrupted; run the same command again to resume"),
+        (KeyboardInterrupt(), False, 130, "interrupted"),
+        (typer.Exit(WRONG_USAGE), True, WRONG_USAGE, ""),
+        (ValueError("broken\nSee:\nhttps://example.org"), False, FAILED, f"{BUG}broken See: https://example.org"),
+        (UNWRITABLE, True, FAILED, "an argument or a name has to be in UTF-8, received 'a\\udcff'"),
+    ],
+)
+def test_an_error_is_printed_once_in_a_line_and_of_a_bug_its_type(error, begun, code, message, capsys):
+    @verb
+    def fails() -> Answer:
+        if begun:
+            begin()
+        raise error
+
+    with pytest.raises(typer.Exit) as ended:
+        fails(as_json=True)
+    assert ended.value.exit_code == code
+    printed = capsys.readouterr()
+    assert printed.err.removeprefix("fineweb-mask: ").strip() == message
+    assert printed.out == (json.dumps({"status": "failed", "error": message}) + "\n" if message else "")
 
 
 RUN, TRAIN = "run {recipe} --json", "train-quality --input data_samples/labels.parquet --output {new}.bin --json"
@@ -194,8 +189,10 @@ def test_a_page_at_a_url_is_opened_from_its_local_copy(bucket, recipe, monkeypat
     summary = PageSummary.of(workspace, quarantined, [], page=page, metrics="metrics.json", documents=1)
     opened = []
     monkeypatch.setattr(_common, "open_page", opened.append)
-    with pytest.raises(typer.Exit) if quarantined else nullcontext():
-        end_with_page(settings, summary, show=True)
+    shown = verb(lambda: page_answer(settings, summary, lambda: None, show=True))
+    with pytest.raises(typer.Exit) as ended:
+        shown()
+    assert ended.value.exit_code == (QUARANTINED if quarantined else 0)
     [copied] = map(Path, opened)
     assert copied.read_text() == "index.html"
     assert (copied.parent / "plots" / "a.png").read_text() == "plots/a.png"
