@@ -58,7 +58,7 @@ def test_flow_run_page_has_the_graph_the_artifacts_and_the_picture(page, service
 
     page.get_by_text("report-workspaces-sample", exact=True).first.click()
     expect(page.get_by_text("Of the way from a random selection to the best possible").first).to_be_visible()
-    expect(page.get_by_role("heading", name="Best left out")).to_be_visible()
+    expect(page.get_by_role("heading", name="Best left out", exact=True)).to_be_visible()
     expect(page.get_by_role("table").filter(has_text="effective rank")).to_be_visible()
     for name in PLOTS:
         picture = page.get_by_role("img", name=name, exact=True)

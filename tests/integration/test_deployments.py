@@ -176,7 +176,7 @@ def test_with_an_auth_string_the_server_answers_only_those_who_have_it_and_lost_
     monkeypatch.setenv("PREFECT_SERVER_API_AUTH_STRING", "me:open sesame")
     own = service._replace(url=f"http://127.0.0.1:{free_port()}", state=tmp_path / "state")
     known = httpx.Client(base_url=f"{own.url}/api", auth=("me", "open sesame"), timeout=60)
-    with own.running() as (_, said):
+    with known, own.running() as (_, said):
         assert "PREFECT_API_AUTH_STRING=... " in said
         assert "sesame" not in said
         found = "deployments/name/curate/sample"
@@ -189,7 +189,8 @@ def test_with_an_auth_string_the_server_answers_only_those_who_have_it_and_lost_
         again = own.command("deployments.serve", f"--state={own.state}")
         assert (again.returncode, again.stderr.startswith("serve: already running with the files in ")) == (1, True)
     with own.running() as (process, _):
-        assert known.get(f"flow_runs/{lost}").json()["state"]["type"] == "CRASHED"
+        found = httpx.get(f"{own.url}/api/flow_runs/{lost}", auth=("me", "open sesame"))
+        assert found.json()["state"]["type"] == "CRASHED"
         [worker] = [one for one in psutil.Process(process.pid).children() if "worker" in one.cmdline()]
         worker.kill()
         assert process.wait(30) == 1

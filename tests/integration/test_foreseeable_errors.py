@@ -122,7 +122,7 @@ FOUND_BEFORE = [
 FOUND_BEFORE_ELSEWHERE = [
     Case("no_network_fasttext", "hf://you/none", scorer("kind: fasttext, model: 'hf://you/none/m.bin'"), NO_NETWORK),
     Case("no_network_embedding", "embedding.model: 'you/none'", ("embedding.model=you/none",), NO_NETWORK),
-    Case("no_network_edu", "scorer 'edu'", scorer("kind: edu"), NO_NETWORK),
+    Case("no_network_edu", "quality.scorers.0.model", scorer("kind: edu"), NO_NETWORK),
     Case("no_hub", "cannot be downloaded from the hub", ("embedding.model=you/none",), NO_HUB),
     Case("no_cluster", "no Ray cluster answers at 127.0.0.1:9", ("engine.kind=ray",), {"RAY_ADDRESS": "127.0.0.1:9"}),
 ]

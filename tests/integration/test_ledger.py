@@ -27,8 +27,7 @@ def wanted(finished: Path) -> dict[str, str]:
     with fm.open(finished) as opened:
         [(kept,)] = opened.sql("SELECT url FROM selected WHERE url IS NOT NULL ORDER BY id LIMIT 1").fetchall()
         [(left,)] = opened.sql(
-            "SELECT id FROM documents JOIN masks USING (shard, row) WHERE block IS NOT NULL AND NOT selected "
-            "ORDER BY id LIMIT 1"
+            "SELECT id FROM fates WHERE reason = 'not selected' AND inclusion > 0 ORDER BY inclusion LIMIT 1"
         ).fetchall()
         [(copy,)] = opened.sql("SELECT id FROM fates WHERE stage = 'dedup' ORDER BY id LIMIT 1").fetchall()
         [(foreign,)] = opened.sql("SELECT id FROM fates WHERE reason = 'wrong_language' LIMIT 1").fetchall()

@@ -115,8 +115,9 @@ def test_status_follows_the_settings_of_the_last_run(workspace):
     LastRun(settings=changed, folder=last.folder).save(opened)
     found = state(workspace)
     assert found["score"] == found["embed"] == found["select"] == (0, 4, 4)
-    assert found["ingest"] == (0, 4, 4 + 4)  # documents, and how many rows of each value were dropped
-    assert found["dedup"] == (0, 1, len(list((workspace / "duplicates").iterdir())))
+    assert found["ingest"] == (0, 4, 4 + 4)  # documents, and the rows that were dropped
+    lists = sum(len(list((workspace / folder).iterdir())) for folder in ("duplicates", "compared"))
+    assert found["dedup"] == (0, 1, lists)
 
 
 @pytest.mark.long
@@ -201,7 +202,7 @@ def test_the_report_is_a_command(workspace, server):
     assert len(summary["plots"]) == 13
     assert all(Path(path).is_file() for path in [*summary["plots"], summary["metrics"]])
     after = page.read_text(encoding="utf-8")
-    assert re.search(r'alt="Share selected of each file.path: ', after)
+    assert re.search(r'alt="Share selected of each file.path[.] ', after)
     assert "Measured on 300 of 1,892 eligible and 300 of 473 selected" in after
     stages = json.loads(Path(summary["metrics"]).read_text(encoding="utf-8"))["stages"]
     embed = next(stage for stage in stages if stage["stage"] == "embed")

@@ -91,7 +91,7 @@ def _learning_curve(block: dict[str, Any]) -> Figure:
     return Figure(
         "learning-curve",
         charts.lines(title, "step", y_label, [Series("objective", steps, values)], levels=levels, note=note),
-        alt=f"The objective rises to {values[-1]:.5g}; the bound is {bound}.",
+        alt=f"The objective rises to {values[-1]:.5g}; the bound is {bound:.5g}.",
         caption=f"The objective during the optimisation: {block['objective']:.5g} of the selection, "
         f"{block['random_objective']:.5g} of a random one"
         + ("." if bound is None else f"; the bound on any selection is {bound:.5g}."),
