@@ -85,14 +85,14 @@ def _learning_curve(block: dict[str, Any]) -> Figure:
     steps, values = zip(*block["history"], strict=True)
     bound = block["upper_bound"]
     levels = {} if bound is None else {"upper bound on any selection": bound}
+    proven = "." if bound is None else f"; the bound on any selection is {bound:.5g}."
     levels["random selection"] = block["random_objective"]
     title, y_label = "Learning curve of the largest block", "objective (dimensionless)"
     note = f"n = {block['documents']:,} documents, {block['selected']:,} selected"
     return Figure(
         "learning-curve",
         charts.lines(title, "step", y_label, [Series("objective", steps, values)], levels=levels, note=note),
-        alt=f"The objective rises to {values[-1]:.5g}; the bound is {bound:.5g}.",
+        alt=f"The objective rises to {values[-1]:.5g}{proven}",
         caption=f"The objective during the optimisation: {block['objective']:.5g} of the selection, "
-        f"{block['random_objective']:.5g} of a random one"
-        + ("." if bound is None else f"; the bound on any selection is {bound:.5g}."),
+        f"{block['random_objective']:.5g} of a random one{proven}",
     )
