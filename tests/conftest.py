@@ -26,7 +26,7 @@ KEPT_BY_TOOLS = {".git", ".venv", ".hypothesis", ".screenshots", "__pycache__", 
 OWN_SERVERS = {"test_worker.py", "test_lost_servers.py"}  # they are killed, or do without
 # Half of the time of all tests that need a server; they share a finished workspace with the others, no more.
 SECOND_SERVER = {f"test_{name}.py" for name in ("interrupted", "ray", "remote")}
-SECOND_SERVER |= {f"test_{name}.py" for name in ("scorers", "stages", "training", "tune")}
+SECOND_SERVER |= {f"test_{name}.py" for name in ("chain", "scorers", "stages", "training", "tune")}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
