@@ -1,6 +1,7 @@
 """`make serve`, its deployments, and the artifacts and events of a run, on a real server with a real worker."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,11 @@ def test_deployed_sample_runs_and_is_found_finished_the_second_time(service, sam
 
     again = service.run("curate/sample")
     assert task_runs_of(service, again)[1][f"embed {shard}"] == arrows[f"embed {shard}"]
-    shown = service.read("task_runs/filter", flow_runs={"id": {"any_": [again["id"]]}})
+    for _ in range(60):  # a task's state is an event, which the server may read after that of the flow
+        shown = service.read("task_runs/filter", flow_runs={"id": {"any_": [again["id"]]}})
+        if {run["state"]["name"] for run in shown} == {"Cached"}:
+            break
+        time.sleep(0.5)
     assert {run["state"]["name"] for run in shown} == {"Cached"}
     assert sum(run["name"].startswith("embed ") for run in shown) == 4
     assert artifacts(service, again)["progress-score"]["data"] == 100.0
