@@ -13,7 +13,7 @@ MAP := embedding-atlas==0.22.0
 # Settings that Prefect reads when it is imported. Nothing here calls home.
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
 export DO_NOT_TRACK := 1
-# Where it is set, as in images of containers, every process compiles all that it imports anew: some 15 seconds each.
+# Where it is set, as in images of containers, every process compiles all that it imports: some 15 seconds each.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test lint pytest test-long soak fuzz audit serve lock clean docs wheel
