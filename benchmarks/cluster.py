@@ -26,7 +26,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from benchmarks.million import SETTINGS, SHOWN_WITH, STAGES, make_corpus
 from benchmarks.tables import show
-from fineweb_mask.flows.cluster.cluster import Cluster
+from fineweb_mask.flows.cluster.cluster import RayCluster
 from fineweb_mask.flows.curate import curate
 from fineweb_mask.flows.display.prefect_ui import PrefectUi
 from fineweb_mask.flows.pipeline.fit import PretrainedModels
@@ -117,14 +117,14 @@ def orchestration(folder: Path, jobs: int, address: str) -> list[Any]:
 
     @flow(name="tiny jobs", task_runner=ThreadPoolTaskRunner(MOST_THREADS))
     def run() -> None:
-        cluster = Cluster(settings.engine)
+        cluster = RayCluster()
         group = -(-jobs // MOST_TASK_RUNS)
         task_runs = TaskRuns(1, cluster, group)
         models = PretrainedModels.of(settings)
         nothing = Listing(Workspace(folder / "nothing"))  # so that no job is known to be done
         jobs_run = Run(workspace, settings, [], models, listing=nothing, task_runs=task_runs, ui=counting)
         jobs_run.one(todo[0])  # the cluster's processes have imported what they need
-        for _ in range(2 * cluster.per_node):
+        for _ in range(2):
             cluster.submit(todo[0]).result()
         started, before = time.perf_counter(), time.process_time()
         jobs_run.all(todo)

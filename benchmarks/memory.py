@@ -17,6 +17,7 @@ import argparse
 import atexit
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -33,7 +34,14 @@ from benchmarks.tables import show
 
 ROOT = Path(__file__).resolve().parents[1]
 RECIPE = ROOT / "deployments" / "recipes" / "sample.yaml"
-STAGES = ("ingest", "score", "embed", "select", "materialize", "report")
+STAGES = {  # with the folder that is deleted so that it is run again
+    "ingest": "documents",
+    "score": "scores",
+    "embed": "embeddings",
+    "select": "masks",
+    "materialize": "dataset",
+    "report": "reports",
+}
 DIMENSIONS = 768
 COPIES = 0.05  # share of the documents that are near-copies of others
 AT_ONCE = 10_000  # texts made at once
@@ -61,8 +69,9 @@ def stages(arguments: argparse.Namespace) -> None:
     for rows in arguments.rows:
         options = prepared(arguments.folder.absolute(), rows, arguments.set)
         for stage in arguments.again or STAGES:
-            refresh = ["--refresh", stage] if arguments.again else []
-            measured = measure(["--until", stage, *refresh, *options])
+            if arguments.again:
+                shutil.rmtree(arguments.folder.absolute() / f"workspace-{rows}" / STAGES[stage])
+            measured = measure(["--until", stage, *options])
             lines.append(line_of(rows, stage, measured))
             if stage == "embed":
                 replace_vectors(arguments.folder.absolute() / f"workspace-{rows}")
@@ -76,7 +85,8 @@ def metrics(arguments: argparse.Namespace) -> None:
             weights = ", ".join(f'"{name}": 1' for name in names.split("+"))
             chosen = [*arguments.set, f"selection.metrics={{{weights}}}"]
             options = prepared(arguments.folder.absolute(), rows, chosen)
-            measured = measure(["--until", "select", "--refresh", "select", *options])
+            shutil.rmtree(arguments.folder.absolute() / f"workspace-{rows}" / STAGES["select"], ignore_errors=True)
+            measured = measure(["--until", "select", *options])
             lines.append(line_of(rows, names, measured))
             show_lines("select", "metrics", lines)
 

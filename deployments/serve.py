@@ -1,12 +1,9 @@
 """Run a Prefect server and a worker on this machine, deploy, and wait for Ctrl-C (`make serve`).
 
-All files are kept in one folder. The user's own Prefect settings are neither read nor changed, except one: with
-PREFECT_SERVER_API_AUTH_STRING=user:password, the server answers only those who have the password. Runs resolve relative
+All files are kept in one folder. The user's own Prefect settings are neither read nor changed. Runs resolve relative
 paths in this checkout, or in the copy that FINEWEB_MASK_HOME names.
 """
 
-import base64
-import fcntl
 import os
 import shutil
 import signal
@@ -14,8 +11,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -29,11 +26,9 @@ ROOT = Path(__file__).resolve().parents[1]
 HOST = "127.0.0.1"
 POOL = "local"
 HOME = "FINEWEB_MASK_HOME"
-SERVER_AUTH, CLIENT_AUTH = "PREFECT_SERVER_API_AUTH_STRING", "PREFECT_API_AUTH_STRING"
 START_SECONDS = 120.0  # the first start creates the database, which takes up to a minute on a busy machine
 STOP_SECONDS = 20.0
 POLL_SECONDS = 0.1
-LOG_TAIL_LINES = 15
 PREFECT = (sys.executable, "-m", "prefect")
 
 
@@ -45,11 +40,10 @@ class Process:
     """A process in a session of its own, whose output goes to a log; no signal of the terminal reaches it."""
 
     def __init__(self, state: Path, name: str, command: list[str], environment: dict[str, str]) -> None:
-        self.name = name
-        self.log = state / f"{name}.log"
+        self.name, self.log = name, state / f"{name}.log"
         with self.log.open("w") as log:
             self._process = subprocess.Popen(
-                command,
+                [*PREFECT, *command],
                 cwd=ROOT,
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -69,27 +63,14 @@ class Process:
                     os.killpg(self._process.pid, 0)
                     time.sleep(POLL_SECONDS)
 
-    def wait(self, is_ready: Callable[[], bool], seconds: float = START_SECONDS) -> None:
-        """Return when the process is ready; raise with the end of its log if it has ended, or takes too long."""
-        deadline = time.monotonic() + seconds
+    def wait(self, is_ready: Callable[[], bool]) -> None:
+        """Return when the process is ready; raise if it has ended, or takes too long."""
+        deadline = time.monotonic() + START_SECONDS
         while (has_ended := self._process.poll() is not None) or not is_ready():
             if has_ended or time.monotonic() > deadline:
-                problem = "has ended" if has_ended else f"is not ready after {seconds:.0f} s"
-                tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:])
-                raise ServeError(f"the {self.name} {problem}; the end of {self.log}:\n{tail}")
+                problem = "has ended" if has_ended else f"is not ready after {START_SECONDS:.0f} s"
+                raise ServeError(f"the {self.name} {problem}: read {self.log}")
             time.sleep(POLL_SECONDS)
-
-
-@contextmanager
-def _alone(state: Path) -> Iterator[None]:
-    """Have no other `make serve` use the folder in the block."""
-    state.mkdir(parents=True, exist_ok=True)
-    with (state / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ServeError(f"already running with the files in {state}: end that first, by Ctrl-C") from None
-        yield
 
 
 def _environment(state: Path, api: str) -> dict[str, str]:
@@ -99,8 +80,6 @@ def _environment(state: Path, api: str) -> dict[str, str]:
     """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", HOME))}
     own = {"PREFECT_HOME": str(state / "prefect"), "PREFECT_API_URL": api}
-    if auth := os.environ.get(SERVER_AUTH):
-        own |= {SERVER_AUTH: auth, CLIENT_AUTH: auth}
     inherited |= without_proxy(inherited)
     return {**ENVIRONMENT_DEFAULTS, **inherited, **own, "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false"}
 
@@ -121,13 +100,6 @@ def _is_healthy(api: httpx.Client) -> bool:
         return False
 
 
-def _client(api: str) -> httpx.Client:
-    """Return a client of the server's API, with its password if there is one."""
-    auth = os.environ.get(SERVER_AUTH)
-    headers = {"Authorization": f"Basic {base64.b64encode(auth.encode()).decode()}"} if auth else {}
-    return httpx.Client(base_url=api, headers=headers, trust_env=False)  # through no proxy
-
-
 def _has_worker(api: httpx.Client) -> bool:
     response = api.post(f"work_pools/{POOL}/workers/filter", json={})
     return response.is_success and any(worker["status"] == "ONLINE" for worker in response.json())
@@ -142,14 +114,6 @@ def _crash_lost_runs(api: httpx.Client) -> None:
         api.post(f"flow_runs/{run['id']}/set_state", json={"state": crashed}).raise_for_status()
 
 
-def _deploy(state: Path, environment: dict[str, str]) -> None:
-    command = [*PREFECT, "--no-prompt", "deploy", "--all", "--prefect-file", "deployments/prefect.yaml"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    (state / "deploy.log").write_text(done.stdout + done.stderr)
-    if done.returncode:
-        raise ServeError(f"cannot deploy:\n{done.stdout}{done.stderr}")
-
-
 def serve(
     *,
     port: Annotated[int, typer.Option(min=1, max=65_535, help="Port of the server.")] = 4200,
@@ -157,26 +121,30 @@ def serve(
 ) -> None:
     """Start a server and a worker, deploy, say when they are ready, and stop them at Ctrl-C."""
     state, url = state.absolute(), f"http://{HOST}:{port}"
+    state.mkdir(parents=True, exist_ok=True)
     environment = _environment(state, f"{url}/api")
-    with suppress(KeyboardInterrupt), _alone(state), ExitStack() as running, _client(f"{url}/api") as api:
+    api = httpx.Client(base_url=f"{url}/api", trust_env=False)  # through no proxy
+    with suppress(KeyboardInterrupt), ExitStack() as running, api:
         _require_free(port)
-        server = Process(state, "server", [*PREFECT, "server", "start", "--host", HOST, f"--port={port}"], environment)
+        server = Process(state, "server", ["server", "start", "--host", HOST, f"--port={port}"], environment)
         running.callback(server.stop)
         server.wait(lambda: _is_healthy(api))
         _crash_lost_runs(api)
         queues = ["default", "gpu"] if shutil.which("nvidia-smi") else ["default"]
-        command = [*PREFECT, "worker", "start", f"--pool={POOL}", "--type=process"]
+        command = ["worker", "start", f"--pool={POOL}", "--type=process", *(f"--work-queue={one}" for one in queues)]
         own = {"PREFECT_WORKER_QUERY_SECONDS": "2", HOME: os.environ.get(HOME, str(ROOT))}
-        worker = Process(state, "worker", [*command, *(f"--work-queue={one}" for one in queues)], environment | own)
+        worker = Process(state, "worker", command, environment | own)
         running.callback(worker.stop)
         worker.wait(lambda: _has_worker(api))
-        _deploy(state, environment)
+        deploy = [*PREFECT, "--no-prompt", "deploy", "--all", "--prefect-file", "deployments/prefect.yaml"]
+        done = subprocess.run(deploy, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise ServeError(f"cannot deploy:\n{done.stdout}{done.stderr}")
         prefect = Path(sys.executable).with_name("prefect")
         shown = prefect.relative_to(Path.cwd()) if prefect.is_relative_to(Path.cwd()) else prefect
-        auth = f"{CLIENT_AUTH}=... " if os.environ.get(SERVER_AUTH) else ""
         typer.echo(
             f"Prefect UI      {url}\n"
-            f"run the sample  PREFECT_API_URL={url}/api {auth}{shown} deployment run 'curate/sample' --watch\n"
+            f"run the sample  PREFECT_API_URL={url}/api {shown} deployment run 'curate/sample' --watch\n"
             f"logs            {server.log}, {worker.log}\n"
             "Ctrl-C ends the server and the worker"
         )

@@ -1,23 +1,24 @@
 """Define the `fineweb-mask` command.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 3 shards quarantined or unknown documents,
-130 and 143 interrupted by SIGINT and SIGTERM.
+Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 3 shards quarantined or unknown documents, 130 and 143
+interrupted by SIGINT and SIGTERM, 141 nobody reads what is printed.
 """
 
 import atexit
 import logging
 import os
+import sys
+from contextlib import suppress
 from importlib.metadata import version
+from io import TextIOWrapper
 from typing import Annotated, Any
 
 import typer
 
-from fineweb_mask.flows.commands._common import Verbose, be_verbose
 from fineweb_mask.flows.commands.compare import compare
-from fineweb_mask.flows.commands.dataset import export, push, verify
+from fineweb_mask.flows.commands.dataset import push, verify
 from fineweb_mask.flows.commands.diff import diff
 from fineweb_mask.flows.commands.explore import explore
-from fineweb_mask.flows.commands.report import report
 from fineweb_mask.flows.commands.run import run
 from fineweb_mask.flows.commands.select import select
 from fineweb_mask.flows.commands.setup.init import init
@@ -28,7 +29,6 @@ from fineweb_mask.flows.commands.tune import tune
 from fineweb_mask.flows.commands.why import why
 from fineweb_mask.flows.commands.workspace import gc, status
 from fineweb_mask.flows.processes.environment import server_lost, set_environment
-from fineweb_mask.flows.processes.output import flush_output, prepare_output
 from fineweb_mask.flows.processes.signals import handle_signals
 from fineweb_mask.models.runtime.arenas import limit_arenas
 
@@ -37,23 +37,19 @@ app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
 @app.callback(invoke_without_command=True)
 def _root(
-    *,
-    verbose: Verbose = False,
-    show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    *, show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False
 ) -> None:
     """Turn raw web text into a smaller, better pre-training set."""
     set_environment()  # before a command imports Prefect
-    if verbose:
-        be_verbose()
     if show_version:
         typer.echo(version("fineweb-mask"))
         raise typer.Exit
 
 
 COMMANDS: dict[str, tuple[Any, ...]] = {
-    "Start": (init, run, status, explore, report),
+    "Start": (init, run, status, explore),
     "Decide": (compare, tune),
-    "Result": (sql, why, diff, verify, export, push),
+    "Result": (sql, why, diff, verify, push),
     "Advanced": (settings, select, train_quality, gc),
 }
 """The commands, in the groups and in the order in which help lists them."""
@@ -66,7 +62,10 @@ for group, commands in COMMANDS.items():
 def main() -> None:
     """Run the command; SIGTERM interrupts it like Ctrl-C."""
     handle_signals()
-    prepare_output()
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        if not isinstance(stream, TextIOWrapper):  # a file that is opened would take its place
+            sys.exit("fineweb-mask: standard input, output or error is closed: give it /dev/null")
+        stream.reconfigure(errors="backslashreplace")  # of what its encoding lacks
     limit_arenas()
     logging.raiseExceptions = False  # a log line that Prefect's server does not take is no error to print
     codes = [1]
@@ -82,7 +81,10 @@ def main() -> None:
 
 def _exit(codes: list[int]) -> None:
     """End the process at once; DuckDB would report what lives until the interpreter ends as leaked."""
-    os._exit(flush_output(codes[0]))
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+    os._exit(codes[0])
 
 
 if __name__ == "__main__":

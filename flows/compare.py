@@ -12,7 +12,7 @@ from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.flows.pipeline.start import as_flow, start_run
 from fineweb_mask.flows.recipe import with_overrides
 from fineweb_mask.flows.summary import PageSummary
-from fineweb_mask.models.settings import FIRST_IN_FORM, Overrides, PipelineSettings
+from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.comparison.page import ComparisonJob, check_label_column
 from fineweb_mask.tasks.comparison.variants import (
     USUAL,
@@ -47,7 +47,7 @@ def compare(
     lambs: str | None = None,
     label_column: str | None = None,
     targets: list[str] | None = None,
-    overrides: Overrides = FIRST_IN_FORM,
+    overrides: dict[str, Any] | None = None,
 ) -> CompareSummary:
     """Select in several ways and write a page on what was chosen; the pipeline's own masks stay as they are.
 

@@ -23,19 +23,17 @@ from fineweb_mask.flows.pipeline.fit import (
 )
 from fineweb_mask.flows.pipeline.losses import watch_groups
 from fineweb_mask.flows.pipeline.records import summarize
-from fineweb_mask.flows.pipeline.run import Files, PerShard, ReachedError, Run
+from fineweb_mask.flows.pipeline.run import Files, ReachedError, Run
 from fineweb_mask.flows.pipeline.selection import Prepared, Selection, check_any_document, prepared, select
 from fineweb_mask.flows.recipe import RecipeError, with_overrides
 from fineweb_mask.flows.summary import RunSummary, StoppedSummary
-from fineweb_mask.models.settings import FIRST_IN_FORM, Overrides, PipelineSettings
+from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.models.settings.validation import meant
 from fineweb_mask.tasks.embed import CHUNK_DOCUMENTS, embed
 from fineweb_mask.tasks.inference.model_files import ModelFolder
 from fineweb_mask.tasks.ingest import ingest
 from fineweb_mask.tasks.processes.workers import end_workers
-from fineweb_mask.tasks.registry import REFRESHED, Refreshed
 from fineweb_mask.tasks.score import BATCH_ROWS, score
-from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.inventory import notes_of
 from fineweb_mask.tasks.workspace.references import ShardFiles
 
@@ -89,29 +87,21 @@ def prepare(run: Run) -> Prepared:
     if is_watched:
         watch_groups(run, [ShardFiles(documents=documents[name], duplicates=duplicates[name]) for name in documents])
     run.reached("dedup")
-    models, scores, vectors = score_and_embed(run, documents, duplicates)
+    models = fit_models(run, documents)
+    scores = score_shards(run, documents, duplicates, models)
+    run.reached("score")
+    vectors = run.map(embed, **_embedding(run, documents, duplicates, models.encoder))
+    run.reached("embed")
     _note(run, scores)
     ready = prepared(run, documents, models, scores, vectors, duplicates)
     watch_groups(run, ready.shards)
     return ready
 
 
-def score_and_embed(run: Run, documents: Files, duplicates: Files) -> tuple[Models, Files, Files]:
-    """Score and embed every document of the run's share that is no duplicate, by models that are fitted first."""
-    models = fit_models(run, documents)
-    own = run.own(documents)
-    scores = score_shards(run, own, duplicates, models)
-    run.reached("score")
-    vectors = run.map(embed, **_embedding(run, own, duplicates, models.encoder))
-    run.reached("embed")
-    return models, scores, vectors
-
-
-def ingest_shards(run: Run, shards: PerShard[SourceShard] | None = None) -> Files:
-    """Read, filter and write the documents of every source file, or of some."""
-    settings, shards = run.settings, run.to_ingest if shards is None else shards
-    lists = exclusion_lists(run)
-    documents = run.map(ingest, shard=shards, source=settings.source, settings=settings.ingest, **lists)
+def ingest_shards(run: Run) -> Files:
+    """Read, filter and write the documents of every source file."""
+    settings, lists = run.settings, exclusion_lists(run)
+    documents = run.map(ingest, shard=run.shards, source=settings.source, settings=settings.ingest, **lists)
     check_any_document(run, documents)
     _note(run, documents)
     return documents
@@ -155,8 +145,8 @@ def _embedding(run: Run, documents: Files, duplicates: Files, encoder: ModelFold
     }
 
 
-def check_stages(refit: Sequence[str], refresh: Sequence[str], until: str | None, prefix: str = "") -> None:
-    """Check what `curate` is to fit again, to run again and to stop after; messages put the prefix before its option.
+def check_stages(refit: Sequence[str], until: str | None, prefix: str = "") -> None:
+    """Check what `curate` is to fit again and to stop after; messages put the prefix before its option.
 
     Raises
     ------
@@ -165,7 +155,6 @@ def check_stages(refit: Sequence[str], refresh: Sequence[str], until: str | None
     """
     for option, received, allowed in (
         ("refit", refit, get_args(Refit)),
-        ("refresh", refresh, REFRESHED),
         ("until", [] if until is None else [until], get_args(Until)),
     ):
         if unknown := sorted(set(received).difference(allowed)):
@@ -183,8 +172,7 @@ def _flow() -> "Flow[..., RunSummary | StoppedSummary]":
     def curate(
         settings: PipelineSettings,
         refit: list[Refit] | None = None,
-        refresh: list[Refreshed] | None = None,
-        overrides: Overrides = FIRST_IN_FORM,
+        overrides: dict[str, Any] | None = None,
         until: Until | None = None,
     ) -> RunSummary | StoppedSummary:
         """Turn the raw documents of a source into a selected dataset.
@@ -195,8 +183,6 @@ def _flow() -> "Flow[..., RunSummary | StoppedSummary]":
             The recipe.
         refit
             What is fitted again on the corpus as it is now: the encoder, the quality models, the selection's rule.
-        refresh
-            Stages that run again although their files are current.
         overrides
             Settings that replace the recipe's, by key or by section: `{"selection.lamb": 0.3}`.
         until
@@ -209,7 +195,7 @@ def _flow() -> "Flow[..., RunSummary | StoppedSummary]":
         """
         settings = with_overrides(settings, overrides)
         until = None if until == "report" else until
-        with start_run(settings, refit=refit, refresh=refresh, until=until) as run:
+        with start_run(settings, refit=refit, until=until) as run:
             try:
                 made = pipeline(run)
             except ReachedError as reached:

@@ -89,11 +89,6 @@ def load_recipe(
         If the file cannot be read, or has a key or value that is not allowed.
     """
     packaged = packaged_recipes().get(str(path).removesuffix(".yaml"))
-    if packaged is None and _are_documents(str(path)):
-        raise RecipeError(
-            f"{shown(str(path))} holds documents and is no recipe: run `fineweb-mask run` with it, which makes one, "
-            "or `fineweb-mask init`, which writes one to be edited"
-        )
     name, advice = repr(str(path)), _if_documents(path)
     try:
         file = Path(path) if packaged is None or Path(path).is_file() else packaged
@@ -102,7 +97,7 @@ def load_recipe(
         is_missing = isinstance(error, FileNotFoundError)
         names = packaged_recipes()
         hint = meant(Path(path).stem, names)
-        others = f"{hint or ';'} recipes that need no file: {', '.join(names)}" if is_missing else ""
+        others = f"{hint or ';'} recipes that need no file: {', '.join(names)}" if is_missing else advice
         raise RecipeError(f"cannot read the recipe {name}: {error.strerror}{others}") from error
     except NOT_YAML as error:
         raise RecipeError(f"the recipe {name} is not valid YAML: {redacted(_problem(error))}{advice}") from error
@@ -117,19 +112,14 @@ def load_recipe(
     return with_overrides(validate(PipelineSettings, content), sections)
 
 
-def _are_documents(path: str) -> bool:
-    from fineweb_mask.tasks.source.discovery import are_documents  # and file systems, which take a while to import
-
-    return not path.endswith((".yaml", ".yml")) and are_documents(path)
-
-
 def _if_documents(path: str | Path) -> str:
     """Return what to do if a file that is no recipe was meant as documents: nothing if it is named as a recipe."""
     if str(path).endswith((".yaml", ".yml")):
         return ""
     return (
-        "; documents are read from .parquet, .jsonl and .warc.gz files: convert others, a .csv by "
-        "`python -c \"import duckdb; duckdb.read_csv('x.csv').write_parquet('x.parquet')\"`"
+        "; of documents in .parquet, .jsonl or .warc.gz `fineweb-mask run` makes one, and `fineweb-mask init` one to "
+        "be edited; convert others, a .csv by `python -c \"import duckdb; duckdb.read_csv('x.csv').write_parquet("
+        "'x.parquet')\"`"
     )
 
 

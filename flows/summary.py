@@ -55,7 +55,6 @@ class RunSummary(Summary):
     quarantined: list[QuarantinedShard]
     counts: Counts
     stages: list[StageSummary]
-    busy_seconds: float  # in which at least one job was running
     objective: float | None
     terms: dict[str, float]
     blocks: int
@@ -75,13 +74,6 @@ class RunSummary(Summary):
         ]
         cells = (f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows)
         return f"<table>{''.join(cells)}</table>"
-
-
-class ShareSummary(BaseModel):
-    """Result of preparing a share of the shards; `fineweb-mask run --shards I/N --json` prints it."""
-
-    status: Literal["done"] = "done"
-    stages: list[StageSummary]
 
 
 class StoppedSummary(Summary):

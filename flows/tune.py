@@ -9,7 +9,7 @@ from fineweb_mask.flows.pipeline.start import as_flow, start_run
 from fineweb_mask.flows.recipe import with_overrides
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.errors import SettingsError
-from fineweb_mask.models.settings import FIRST_IN_FORM, Overrides, PipelineSettings
+from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.witness.texts import find_targets
 from fineweb_mask.tasks.witness.tune import TuneJob
@@ -24,7 +24,10 @@ class TuneSummary(PageSummary):
 
 @as_flow("tune")
 def tune(
-    settings: PipelineSettings, targets: list[str] | None = None, trials: int = 50, overrides: Overrides = FIRST_IN_FORM
+    settings: PipelineSettings,
+    targets: list[str] | None = None,
+    trials: int = 50,
+    overrides: dict[str, Any] | None = None,
 ) -> TuneSummary:
     """Try settings of the selection, and write a page on the best; the pipeline's own masks stay as they are.
 

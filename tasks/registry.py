@@ -3,9 +3,6 @@
 To add a stage, write its module in `tasks/` and enter its task here.
 """
 
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Literal
-
 from fineweb_mask.tasks.dataset.partition import write_partition
 from fineweb_mask.tasks.dedup.duplicates import dedup
 from fineweb_mask.tasks.dedup.sketch import sketch
@@ -72,45 +69,10 @@ STAGE_FOLDERS = {
 }
 """Folders of the files of shards, and what the stages are shown as that write to each."""
 
-REFRESHED = tuple(task.stage.name for task in PIPELINE if not task.stage.label)
-"""Stages that can be built again although their files are current, with all that is shown under their name.
-
-What is fitted has its own option, `refit`.
-"""
-
-SELECTION_INPUTS = frozenset(REFRESHED[: REFRESHED.index(select.stage.name)])
-"""Stages that the selection reads from."""
-
-if TYPE_CHECKING:
-    Refreshed = str
-else:  # a form in the Prefect UI lists the choices
-    Refreshed = Literal[REFRESHED]
-
-
-def stage_names() -> list[str]:
-    """Return the names of all stages, those of the comparison included."""
-    from fineweb_mask.tasks.comparison.page import write_comparison_page
-    from fineweb_mask.tasks.comparison.variants import find_ranges, select_variant
-    from fineweb_mask.tasks.witness.tune import tune
-
-    pages = (find_ranges, select_variant, tune, write_comparison_page)
-    return [task.stage.name for task in (*PIPELINE, *pages)]
-
 
 def stages_shown_as(name: str) -> list[Stage]:
     """Return the stages that are counted and shown under a name."""
     return [task.stage for task in PIPELINE if task.stage.shown_as == name]
-
-
-def refreshed_by(names: Collection[str]) -> frozenset[str]:
-    """Return the names of the stages that are built again with those of these names.
-
-    A new selection may be another one, of the same key: the dataset and the report are written again with it.
-    """
-    found = {stage.name for name in names for stage in stages_shown_as(name) if not stage.kept}
-    if select.stage.shown_as in names:
-        found |= {stage.name for one in (materialize, report) for stage in stages_shown_as(one.stage.shown_as)}
-    return frozenset(found)
 
 
 def documents_through(file: StageFile) -> tuple[int, int] | None:

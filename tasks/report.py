@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
+from pydantic import Field
+
 from fineweb_mask.models.losses import GroupLosses, by_group
 from fineweb_mask.models.settings import PipelineSettings, ReportSettings
 from fineweb_mask.tasks.ledger.decisions import Corpus
@@ -42,7 +44,7 @@ class ReportJob(PageJob):
     near: StageFile = NO_FILE  # what other thresholds of near-duplicates would drop
     teaching: StageFile  # what `measure_teaching` found of the selection
     source: Inventory | None = None  # of the run that the report is first written in
-    stages: list[StageTime]  # of that run
+    stages: list[StageTime] = Field(default_factory=list)  # of that run
     settings: ReportSettings
 
     def depends_on(self) -> Dependencies:

@@ -64,7 +64,7 @@ LAYERS = {
         {"status"},
         {"ledger"},
         {"python.opened"},
-        {"report", "share", "compare", "push", "train_quality", "tune"},
+        {"compare", "push", "train_quality", "tune"},
         {"python"},
         {"commands"},
         {"cli"},

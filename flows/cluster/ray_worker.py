@@ -1,6 +1,5 @@
 """Run jobs in a process of a Ray cluster: jobs and results cross machines as JSON, and no call goes to Prefect."""
 
-import os
 import pkgutil
 import socket
 from functools import cache
@@ -16,7 +15,7 @@ def as_text(job: StageJob) -> tuple[str, str]:
     return f"{type(job).__module__}:{type(job).__qualname__}", job.model_dump_json()
 
 
-def work_on(job_type: str, job: str, scratch: str | None) -> str:
+def work_on(job_type: str, job: str) -> str:
     """Run one job.
 
     Parameters
@@ -25,8 +24,6 @@ def work_on(job_type: str, job: str, scratch: str | None) -> str:
         Where its class is defined: module and name, with a colon between them.
     job
         The job as JSON.
-    scratch
-        The folder on this node for copies of a remote workspace's files; None: the node's own.
 
     Returns
     -------
@@ -42,20 +39,18 @@ def work_on(job_type: str, job: str, scratch: str | None) -> str:
     """
     try:
         parsed: StageJob = pkgutil.resolve_name(job_type).model_validate_json(job)
-        _open_workspace(parsed.root, scratch)
+        _open_workspace(parsed.root)
         file: str = parsed.task(parsed).model_dump_json()
     except Exception as error:
-        import ray
-
-        error.add_note(f"on node {socket.gethostname()} ({ray.util.get_node_ip_address()})")  # type: ignore[no-untyped-call]
+        error.add_note(f"on node {socket.gethostname()}")
         raise
     return file
 
 
 @cache
-def _open_workspace(root: str, scratch: str | None) -> Workspace:
+def _open_workspace(root: str) -> Workspace:
     """Open a workspace for the life of this process."""
-    workspace = Workspace(root, scratch)
+    workspace = Workspace(root)
     if workspace.url is None and not workspace.exists(LastRun.path(workspace)):
         raise WorkspaceError(
             f"node {socket.gethostname()} does not see the workspace {root}: put it at a URL, such as "
@@ -67,10 +62,6 @@ def _open_workspace(root: str, scratch: str | None) -> Workspace:
 class GpuWorker:
     """Runs one job after the other in a process that holds a GPU, whose models stay loaded."""
 
-    def work_on(self, job_type: str, job: str, scratch: str | None) -> str:
+    def work_on(self, job_type: str, job: str) -> str:
         """Run one job; see `work_on`."""
-        return work_on(job_type, job, scratch)
-
-    def process(self) -> int:
-        """Return the process's id, once it runs."""
-        return os.getpid()
+        return work_on(job_type, job)

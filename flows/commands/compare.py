@@ -42,8 +42,7 @@ def compare(
     target: common.Target = None,
     overrides: common.Overrides = None,
     workspace: common.WorkspaceFolder = None,
-    show: common.Open = False,
-) -> common.Answer:
+) -> common.Result:
     """Compare selections under the recipe's budget: a page with a table, the trade-off, overlaps and topics.
 
     Example: fineweb-mask compare deployments/recipes/sample.yaml --lambs 0:1:0.1 --variants random,greedy
@@ -60,7 +59,8 @@ def compare(
         from fineweb_mask.flows.compare import compare as flow
 
         found = flow(settings, asked, lambs, label_column, target)
-    return common.page_answer(settings, found, lambda: _tell(settings, found, lambs), show=show)
+    code = common.QUARANTINED if found.quarantined else 0
+    return common.Result(found, lambda: _tell(settings, found, lambs), code)
 
 
 def _tell(settings: "PipelineSettings", found: "CompareSummary", lambs: str | None) -> None:

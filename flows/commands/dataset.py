@@ -1,159 +1,55 @@
-"""`fineweb-mask verify`, `export`, `push`: check a dataset, write it as trainers read it, upload it to the hub."""
+"""`fineweb-mask verify`, `push`: check a dataset, upload it to the hub."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from pydantic import BaseModel
-from rich.console import Console
-from rich.table import Table
 
-from fineweb_mask.flows.commands._common import FAILED, Answer, begin, shows_bars, verb
-from fineweb_mask.flows.display.terminal import (
-    SafeConsole,
-    print_line,
-    print_paths,
-    print_verification,
-    step_progress,
-    verify_progress,
-    visible,
-)
-from fineweb_mask.flows.recipe import validate
-from fineweb_mask.models.errors import SettingsError, WorkspaceError
+from fineweb_mask.flows.commands._common import FAILED, Result, begin, shows_bars, verb
+from fineweb_mask.flows.display.terminal import SafeConsole, new_table, print_line, step_progress
+from fineweb_mask.models.errors import WorkspaceError
 
 if TYPE_CHECKING:
     from fineweb_mask.tasks.dataset.push import Push
-    from fineweb_mask.tasks.dataset.verify import Dataset, Verification
-    from fineweb_mask.tasks.workspace.manifest import Manifest
+    from fineweb_mask.tasks.dataset.verify import Verification
 
 
 @verb
 def verify(
     dataset: Annotated[str, typer.Argument(help="Dataset folder, workspace, or URL (s3://, hf://datasets/...).")],
-) -> Answer:
+) -> Result:
     """Check a dataset against its provenance.json: every byte, rows and tokens; no missing, repeated or other files.
 
     Example: fineweb-mask verify workspaces/sample/dataset
     """
     from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance
+    from fineweb_mask.tasks.dataset.verify import verify as verify_dataset
 
     found = find_dataset(dataset)
     manifest = read_provenance(found)
     begin("interrupted")
-    verification = _verified(found, manifest)
+    size = sum(file.bytes for file in manifest.files.values())
+    with step_progress("verifying", show=shows_bars(), size=size) as read:
+        verification = verify_dataset(found, manifest, read)
     code = FAILED if verification.status == "broken" else 0
-    return Answer(verification, lambda: print_verification(SafeConsole(), verification), code)
+    return Result(verification, lambda: _print_verification(verification), code)
 
 
-def _verified(dataset: "Dataset", manifest: "Manifest") -> "Verification":
-    from fineweb_mask.tasks.dataset.verify import verify as verify_dataset
-
-    with verify_progress(sum(file.bytes for file in manifest.files.values()), show=shows_bars()) as advance:
-        return verify_dataset(dataset, manifest, advance)
-
-
-class ExportSummary(BaseModel):
-    """What was exported; `fineweb-mask export --json` prints it."""
-
-    status: str = "done"
-    folder: str
-    format: str
-    files: int
-    bytes: int
-    documents: int
-    tokens: int | None = None  # of the tokenizer, with the one at the end of each document
-    cached: bool = False  # it was there already
-
-
-@verb
-def export(
-    dataset: Annotated[str, typer.Argument(help="Workspace or dataset: a folder, or a URL.")],
-    *,
-    kind: Annotated[str, typer.Option("--format", help="parquet, megatron or nanotron.", metavar="KIND")],
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(help="For megatron and nanotron: a tokenizer.json, its folder, or a model of the hub."),
-    ] = None,
-    end_token: Annotated[
-        str | None, typer.Option(help="The token after each document; by default the tokenizer's own.")
-    ] = None,
-    output: Annotated[
-        str | None, typer.Option(help="Folder of the files; by default exports/FORMAT in the workspace.")
-    ] = None,
-    shuffle: Annotated[bool, typer.Option(help="Put all documents in random order.")] = True,
-    seed: Annotated[int, typer.Option(help="Seed of the random order.")] = 0,
-    file_size: Annotated[
-        int | None, typer.Option(help="Bytes of the dataset's files that make one file.", show_default="100 MiB")
-    ] = None,
-) -> Answer:
-    """Write a dataset as training files: Parquet for nanochat or torchtitan, tokens for Megatron-LM or nanotron.
-
-    Example: fineweb-mask export workspaces/sample --format megatron --tokenizer gpt2
-    """
-    from fineweb_mask.models.settings.output import ExportSettings
-    from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance
-    from fineweb_mask.tasks.export import ExportJob, check_folder, check_format
-    from fineweb_mask.tasks.export import export as write
-    from fineweb_mask.tasks.storage.atomic import tree_files
-
-    given = {"tokenizer": tokenizer, "end_token": end_token, "file_size": file_size}
-    settings = validate(
-        ExportSettings,
-        {"format": kind, "shuffle": shuffle, "seed": seed}
-        | {name: value for name, value in given.items() if value is not None},
+def _print_verification(verification: "Verification") -> None:
+    """Print what was checked, and the problems found."""
+    console = SafeConsole()
+    for problem in verification.problems:
+        print_line(console, f"{problem.file}: {problem.problem}", style="red")
+    estimated = verification.tokens_estimated
+    tokens = f"tokens {verification.tokens:,}" if estimated is None else f"tokens about {estimated:,} (estimated)"
+    outcome = f"{len(verification.problems):,} wrong" if verification.problems else "as recorded"
+    print_line(
+        console,
+        f"{verification.dataset}: {outcome}\nfiles {verification.files:,}  bytes {verification.bytes:,}  "
+        f"documents {verification.rows:,}  {tokens}",
     )
-    check_format(settings, "--format")
-    found = find_dataset(dataset)
-    folder = _folder(dataset, found.url, settings.folder, output)
-    check_folder(folder, "--output", found.url)
-    job = ExportJob(
-        root=str(folder.absolute().parent),
-        dataset=read_provenance(found).content,
-        place=found.url,
-        settings=settings,
-        output=str(folder.absolute()),
-    )
-    current = job.current()
-    begin("interrupted; run the same command again to go on with the files that are finished")
-    with step_progress("exporting", show=shows_bars() and current is None):
-        written = current or write(job)
-    summary = ExportSummary(
-        folder=str(folder),
-        format=settings.format,
-        files=len(tree_files(folder)) - 2,  # without the card and the record
-        bytes=written.bytes,
-        documents=written.rows,
-        tokens=written.details.get("tokens"),
-        cached=written.cached,
-    )
-    return Answer(summary, lambda: _print_export(SafeConsole(), summary))
-
-
-def _print_export(console: Console, summary: ExportSummary) -> None:
-    tokens = "" if summary.tokens is None else f", {summary.tokens:,} tokens"
-    console.print(
-        f"{summary.format}: {summary.documents:,} documents{tokens} in {summary.files:,} files of "
-        f"{summary.bytes / 1e6:,.1f} MB{' (there already)' if summary.cached else ''}"
-    )
-    print_paths(console, files=summary.folder, card=Path(summary.folder) / "README.md")
-
-
-def _folder(dataset: str, url: str, name: str, output: str | None) -> Path:
-    """Return where to write: what was asked for, or a place in the workspace or beside the dataset."""
-    from fineweb_mask.models.urls import is_url
-    from fineweb_mask.tasks.workspace.workspace import is_workspace
-
-    if output is not None:
-        if is_url(output):
-            raise SettingsError(f"--output: {output} must be a folder of this machine")
-        return Path(output)
-    if is_url(dataset):
-        raise SettingsError(f"--output: {dataset} is a URL: name a folder of this machine for the files")
-    place = Path(dataset)
-    around = place.parent if Path(url).absolute() == place.absolute() else place
-    if around == place or is_workspace(around):
-        return around / "exports" / name
-    return place.absolute().with_name(f"{place.name}-{name}")
+    if verification.repeated_ids:
+        print_line(console, f"{verification.repeated_ids:,} ids are shared by different documents, as in the source")
 
 
 @verb
@@ -167,7 +63,7 @@ def push(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the files to upload; use no network.")] = False,
     private: Annotated[bool, typer.Option("--private", help="Make the repository private, if it is new.")] = False,
     revision: Annotated[str, typer.Option(help="Branch to commit to; created if it does not exist.")] = "main",
-) -> Answer:
+) -> Result:
     """Verify the dataset and upload it to the Hugging Face hub; the token is that of HF_TOKEN or `hf auth login`.
 
     Example: fineweb-mask push workspaces/sample my-name/my-dataset --private --dry-run
@@ -175,34 +71,35 @@ def push(
     from fineweb_mask.tasks.dataset.push import local_dataset, planned
     from fineweb_mask.tasks.dataset.push import push as push_dataset
     from fineweb_mask.tasks.dataset.verify import read_provenance
+    from fineweb_mask.tasks.dataset.verify import verify as verify_dataset
 
     with local_dataset(workspace) as dataset:
         manifest = read_provenance(dataset)
-        plan = planned(Path(dataset.root), manifest, repository, revision)
+        done = planned(Path(dataset.root), manifest, repository, revision)
         begin()
-        verification = _verified(dataset, manifest)
-        if verification.status == "broken":
-            print_verification(SafeConsole(stderr=True), verification)
+        with step_progress("verifying", show=shows_bars()):
+            problems = verify_dataset(dataset, manifest).problems
+        if problems:
+            first = f"{problems[0].file}: {problems[0].problem}"
             raise WorkspaceError(
-                f"{workspace} is not pushed: the dataset differs from its provenance.json: run its recipe again"
+                f"{workspace} is not pushed: the dataset differs from its provenance.json: {first}: run its recipe "
+                "again"
             )
         if not dry_run:
-            plan = push_dataset(Path(dataset.root), plan, private=private, show=shows_bars())
-    return Answer(plan, lambda: _print_push(SafeConsole(), plan))
+            done = push_dataset(Path(dataset.root), done, private=private, show=shows_bars())
+    return Result(done, lambda: _print_push(done))
 
 
-def _print_push(console: Console, done: "Push") -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("file", no_wrap=True, overflow="fold")
-    table.add_column("bytes", justify="right")
+def _print_push(done: "Push") -> None:
+    console, table = SafeConsole(), new_table("file", "bytes")
     for file in done.files:
-        table.add_row(visible(file.file), f"{file.bytes:,}")
+        table.add_row(file.file, f"{file.bytes:,}")
     console.print(table)
     what = "would be uploaded to" if done.status == "dry run" else "are in"
     print_line(console, f"{len(done.files):,} files, {done.bytes:,} bytes {what} {done.repository} ({done.revision})")
     if done.url:
         print_line(console, done.url)
     for name in done.deleted:
-        print_line(console, f"deleted from an earlier push: {visible(name)}")
+        print_line(console, f"deleted from an earlier push: {name}")
     for name in done.others:
-        print_line(console, f"in the repository, but not of this dataset: {visible(name)}", style="yellow")
+        print_line(console, f"in the repository, but not of this dataset: {name}", style="yellow")

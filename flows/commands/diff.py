@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from fineweb_mask.flows.commands._common import FAILED, Answer, shows_bars, verb
+from fineweb_mask.flows.commands._common import FAILED, Result, shows_bars, verb
 from fineweb_mask.flows.display.terminal import SafeConsole, echo, new_table, step_progress
 from fineweb_mask.flows.processes.environment import set_environment
 
@@ -27,7 +27,7 @@ def diff(
             help="Share of the documents of either that may differ; above it, exit status 1.", metavar="SHARE"
         ),
     ] = None,
-) -> Answer:
+) -> Result:
     """Tell what entered and left a selection, by stage, reason and group, with examples, and how the scores moved.
 
     Example: fineweb-mask diff workspaces/a workspaces/b --tolerance 0.05
@@ -37,7 +37,7 @@ def diff(
 
     with step_progress("comparing", show=shows_bars()):
         found = compared(a, b, by, tolerance)
-    return Answer(found, lambda: _tell(found), FAILED if found.is_above else 0)
+    return Result(found, lambda: _tell(found), FAILED if found.is_above else 0)
 
 
 def _tell(found: "DiffSummary") -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fineweb_mask.flows.commands._common import Answer, Force, begin, verb
+from fineweb_mask.flows.commands._common import Force, Result, begin, verb
 from fineweb_mask.flows.display.terminal import echo, step_progress
 from fineweb_mask.flows.recipe import validate
 from fineweb_mask.models.errors import SettingsError
@@ -62,7 +62,7 @@ def select(
         typer.Option("--token-column", help="Column of token counts: select_ratio is then a share of tokens."),
     ] = None,
     force: Force = False,
-) -> Answer:
+) -> Result:
     """Select from one Parquet file of vectors and scores, with the options of the paper's script.
 
     Example: fineweb-mask select --input in.parquet --output out.parquet --solver mean_field --algorithm Pair_simi
@@ -96,7 +96,7 @@ def select(
     begin("interrupted; nothing was written")
     with step_progress("selecting", show=sys.stderr.isatty()):
         result = select_file(source, output, columns, settings, device=choose_device(device))
-    return Answer(result, lambda: _print(result))
+    return Result(result, lambda: _print(result))
 
 
 def _print(result: "FileSelection") -> None:

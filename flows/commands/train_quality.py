@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from fineweb_mask.flows.commands._common import Answer, Force, begin, verb
+from fineweb_mask.flows.commands._common import Force, Result, begin, verb
 from fineweb_mask.flows.display.terminal import SafeConsole, echo, new_table, print_line, print_paths
 from fineweb_mask.flows.processes.environment import set_environment
 from fineweb_mask.flows.recipe import parse_overrides, validate
@@ -39,7 +39,7 @@ def train_quality(
         typer.Option("--set", metavar="KEY=VALUE", help="epochs, learning_rate, ... (repeatable)."),
     ] = None,
     force: Force = False,
-) -> Answer:
+) -> Result:
     """Train a fastText quality classifier and measure it on held-out labels.
 
     Example: fineweb-mask train-quality --input labels.parquet --output model.bin --score-column score --threshold 3
@@ -61,7 +61,7 @@ def train_quality(
     begin("interrupted; run the same command again")
     with _training_progress() as progress:
         metrics = training_task.train_quality(output, settings, progress).model_copy(update={"model": str(output)})
-    return Answer(metrics, lambda: _print_metrics(SafeConsole(), metrics, output.absolute()))
+    return Result(metrics, lambda: _print_metrics(SafeConsole(), metrics, output.absolute()))
 
 
 @contextmanager

@@ -17,8 +17,7 @@ def tune(
     trials: Annotated[int, typer.Option(help="Settings that are tried, the recipe's own included.", min=1)] = 50,
     overrides: common.Overrides = None,
     workspace: common.WorkspaceFolder = None,
-    show: common.Open = False,
-) -> common.Answer:
+) -> common.Result:
     """Search lamb, the weights of metrics and of scores, and shares of groups, and print the best as `--set` options.
 
     A language model of n-grams reads what every trial selects and predicts held-out texts. What was gained is measured
@@ -37,4 +36,4 @@ def tune(
 
         found = flow(settings, target, trials)
     said = "\n".join([*found.said, f"page    {found.page}"])
-    return common.page_answer(settings, found, lambda: echo(said), show=show)
+    return common.Result(found, lambda: echo(said), common.QUARANTINED if found.quarantined else 0)

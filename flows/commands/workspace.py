@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fineweb_mask.flows.commands._common import Answer, verb
+from fineweb_mask.flows.commands._common import Result, verb
 from fineweb_mask.flows.display.terminal import SafeConsole, new_table, print_line, print_quarantined
 from fineweb_mask.flows.recipe import load_recipe
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @verb
-def status(workspace: Annotated[str, typer.Argument(help="Workspace folder or URL.")]) -> Answer:
+def status(workspace: Annotated[str, typer.Argument(help="Workspace folder or URL.")]) -> Result:
     """Show the progress of every stage under the recipe of the last run: files done, missing, and stale.
 
     Stale files are of other settings, inputs or code than those of the last run. They are kept, so that going back to
@@ -27,10 +27,11 @@ def status(workspace: Annotated[str, typer.Argument(help="Workspace folder or UR
     from fineweb_mask.flows.status.inspection import workspace_status
 
     found = workspace_status(workspace)
-    return Answer(found, partial(_print_status, found))
+    return Result(found, partial(print_status, found))
 
 
-def _print_status(found: "WorkspaceStatus") -> None:
+def print_status(found: "WorkspaceStatus") -> None:
+    """Print the state of every stage."""
     console = SafeConsole()
     table = new_table("stage", "done", "missing", "stale", "rows", "MiB", "seconds", "rows/s")
     for stage in found.stages:
@@ -55,7 +56,7 @@ def gc(
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
-) -> Answer:
+) -> Result:
     """Remove the stage files and fitted models that no given recipe reaches.
 
     Give all recipes whose results are to stay. No run may use the workspace meanwhile.
@@ -66,7 +67,7 @@ def gc(
 
     settings = [load_recipe(path, workspace=workspace) for path in recipe or []]
     found = Garbage(dry_run=dry_run, removed=collect_garbage(workspace, settings, dry_run=dry_run))
-    return Answer(found, partial(_print_garbage, workspace, found))
+    return Result(found, partial(_print_garbage, workspace, found))
 
 
 def _print_garbage(workspace: str, found: "Garbage") -> None:

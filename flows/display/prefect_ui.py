@@ -1,4 +1,4 @@
-"""Publish a run to the Prefect UI: live progress by stage, a table by stage and shard, the report with its plots.
+"""Publish a run to the Prefect UI: live progress by stage, a table by stage, the report with its plots.
 
 Display only: if publishing fails, the run logs a warning and continues.
 """
@@ -6,12 +6,11 @@ Display only: if publishing fails, the run logs a warning and continues.
 import base64
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import copy_context
 from pathlib import Path
 from threading import Event, Lock, Thread
-from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
 import httpx
@@ -31,7 +30,7 @@ from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.models.losses import Wiped
 from fineweb_mask.models.runtime.progress import Step
 from fineweb_mask.models.settings import PipelineSettings
-from fineweb_mask.tasks.registry import amounts_through, documents_through
+from fineweb_mask.tasks.registry import amounts_through
 from fineweb_mask.tasks.reporting.templating import markdown as as_markdown
 from fineweb_mask.tasks.storage.remote.copies import ensure_local
 from fineweb_mask.tasks.workspace.manifest import read_manifest
@@ -41,18 +40,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
 REFRESH_SECONDS = 1.0
-LOG_SECONDS = 30.0
-"""Time between two log lines on the progress of one job."""
-CACHED_LINES = 20
-"""Files of a stage that were there before, and have a log line each."""
-CACHED_FILES = 1_000
-"""After those, files for one line."""
-SHARD_ROWS = 1_000
-"""Maximum number of shards in the table, which the server stores in its database."""
 LISTED = 50
 """Maximum number of quarantined shards in the report."""
-PLAIN = re.compile(r"[\w -]*")
-"""Names that are the same as Markdown, which is what the UI takes a cell of a table for."""
 KEY_CHARACTERS = 60
 """Most characters of a workspace's path in a key; the last ones."""
 PAGE_BYTES = 800_000
@@ -68,46 +57,25 @@ class PrefectUi:
         self._screen = screen.get()
         self._lock = Lock()
         self._stages: dict[str, StageProgress] = {}
-        self._files: list[dict[str, Any]] = []
-        self._count = 0
 
-    def on_stage(self, stage: str, jobs: int) -> None:
-        """Count `jobs` more jobs of a stage; a negative number withdraws some."""
+    def on_stage(self, stage: str, jobs: int, current: int) -> None:
+        """Count the jobs of a stage, of which some have outputs that are current."""
         with self._changing(stage) as progress:
             progress.jobs += jobs
-        if jobs > 0:
-            get_run_logger().info("%s: %d to do", stage, jobs)
+        get_run_logger().info("%s: %d to do, %d of them cached", stage, jobs, current)
 
     def on_job_progress(self, stage: str, job: str, share: float, steps: tuple[Step, ...]) -> None:
         """Note how far a running job is: its completed share, and its active loops, outermost first."""
-        now = monotonic()
         with self._changing(stage) as progress:
             progress.report(job, share, steps)
-            is_due = bool(steps) and now >= progress.due.setdefault(job, now + LOG_SECONDS)
-            if is_due:
-                progress.due[job] = now + LOG_SECONDS
-        if is_due:
-            get_run_logger().info("%s: %s, %s", stage, job, ", ".join(map(str, steps)))
 
     def on_job_end(self, stage: str, job: str, file: StageFile | None) -> None:
-        """Count a job that has ended, and log its output; None if its shard was quarantined."""
+        """Count a job that has ended, and log an output that it built; None if its shard was quarantined."""
         with self._changing(stage) as progress:
             progress.end(job, file)
-            cached = progress.cached
-            if file is not None and (through := documents_through(file)) is not None:
-                self._count += 1
-                if not file.cached or len(self._files) < SHARD_ROWS:  # the slowest are listed
-                    name = file.name if PLAIN.fullmatch(file.name) else as_markdown(file.name)
-                    self._files.append(_row(stage, name, through, file.seconds, "yes" if file.cached else "no"))
-        if file is None:
-            return
-        if not file.cached:
+        if file is not None and not file.cached:
             rate = f", {file.rows / file.seconds:,.0f} rows/s" if file.rows and file.seconds else ""
             get_run_logger().info("%s: %s, %d rows, %.1f s%s", stage, file.name, file.rows, file.seconds, rate)
-        elif cached <= CACHED_LINES:
-            get_run_logger().info("%s: %s, %d rows, cached", stage, file.name, file.rows)
-        elif cached % CACHED_FILES == 0:
-            get_run_logger().info("%s: %d files cached", stage, cached)
 
     def on_quarantined(self, stage: str, shard: str, reason: str) -> None:
         """Log a quarantined shard, and emit an event for it."""
@@ -116,22 +84,10 @@ class PrefectUi:
         announce("shard.quarantined", shard, {"workspace": self._workspace, "stage": stage, "reason": reason})
 
     def on_wiped(self, groups: Sequence[Wiped]) -> None:
-        """Publish the groups of which a step keeps nearly nothing; the run may end with them."""
-        rows = [
-            {
-                "group": as_markdown(f"{one.by_column}: {one.value}"),
-                "step": one.step,
-                "documents": one.documents,
-                "kept": one.kept,
-                "dropped": as_markdown(", ".join(f"{number:,} {reason}" for reason, number in one.reasons.items())),
-            }
-            for one in groups
-        ]
+        """Emit an event for each group of which a step keeps nearly nothing; the run may end with them."""
         for one in groups:
             name = f"{one.by_column}: {one.value}"
             announce("group.wiped", name, {"workspace": self._workspace, "reason": str(one), **one._asdict()})
-        key = artifact_key("wiped", self._workspace)
-        or_warn(create_table_artifact, rows, key=key, description="Groups of which a step keeps nearly nothing.")
 
     @contextmanager
     def _changing(self, stage: str) -> Iterator[StageProgress]:
@@ -155,31 +111,31 @@ class PrefectUi:
             else:
                 update_progress_artifact(stage.artifact, stage.percent, stage.describe())
 
-    def _stage_rows(self, summary: RunSummary) -> list[dict[str, Any]]:
-        through = amounts_through(summary.counts)
-        rows = []
-        for stage in summary.stages:
-            before, after = through.get(stage.stage, (None, None))
-            documents = None if before is None or after is None else (before.documents, after.documents)
-            row = _row(stage.stage, "all", documents, stage.seconds, f"{stage.cached:,} of {stage.files:,}")
-            built = self._stages[stage.stage].documents_built
-            rows.append(row | {"documents/s": round(built / stage.seconds) if built and stage.seconds else None})
-        return rows
-
     def publish(self, summary: RunSummary, reports: Path) -> None:
         """Publish the table and the report of a finished run, with the page in the folder `reports`."""
-        slowest = sorted(self._files, key=lambda row: row["seconds"], reverse=True)[:SHARD_ROWS]
-        table = [*self._stage_rows(summary), *slowest]
-        note = "Seconds are summed over the tasks of a stage."
-        if self._count > SHARD_ROWS:
-            note += f" Only the {SHARD_ROWS:,} slowest of {self._count:,} files are listed."
-        or_warn(create_table_artifact, table, key=artifact_key("funnel", self._workspace), description=note)
-        or_warn(
-            create_markdown_artifact,
-            markdown(summary, reports),
-            key=artifact_key("report", self._workspace),
-            description="What was selected, and why.",
-        )
+        through, rows = amounts_through(summary.counts), []
+        for stage in summary.stages:
+            before, after = through.get(stage.stage, (None, None))
+            built = self._stages[stage.stage].documents_built
+            rows.append(
+                {
+                    "stage": stage.stage,
+                    "documents in": before and before.documents,
+                    "documents out": after and after.documents,
+                    "cached": f"{stage.cached:,} of {stage.files:,}",
+                    "seconds": round(stage.seconds, 1),
+                    "documents/s": round(built / stage.seconds) if built and stage.seconds else None,
+                }
+            )
+        publish_table("funnel", self._workspace, rows, "Seconds are summed over the tasks of a stage.")
+        aside = [f"{one.shard}: {one.reason}" for one in summary.quarantined[:LISTED]]
+        files = [f"{name}: {getattr(summary, name)}" for name in ("dataset", "card", "report")]
+        title = f"Quarantined ({len(summary.quarantined):,})"
+        lists = [(title, aside), ("Files on the worker's machine", files)]
+        text = [
+            f"## {name}\n\n" + "\n".join(f"- {as_markdown(one)}" for one in listed) for name, listed in lists if listed
+        ]
+        publish_page(reports, "report", self._workspace, "What was selected, and why.", *text)
 
 
 def artifact_key(what: str, workspace: str) -> str:
@@ -257,37 +213,15 @@ def announce_dataset(summary: RunSummary, settings: PipelineSettings, metrics: P
     announce("dataset.published", summary.dataset, payload)
 
 
-def _row(stage: str, shard: str, through: tuple[int, int] | None, seconds: float, cached: str) -> dict[str, Any]:
-    documents_in, documents_out = through or (None, None)
-    rate = round(documents_in / seconds) if documents_in and seconds else None
-    return {
-        "stage": stage,
-        "shard": shard,
-        "documents in": documents_in,
-        "documents out": documents_out,
-        "cached": cached,
-        "seconds": round(seconds, 1),
-        "documents/s": rate,
-    }
+def publish_table(what: str, workspace: str, rows: list[dict[str, Any]], description: str) -> None:
+    """Publish a table as an artifact of a workspace."""
+    or_warn(create_table_artifact, rows, key=artifact_key(what, workspace), description=description)
 
 
-def markdown(summary: RunSummary, reports: Path) -> str:
-    """Return the report of a run: its page, the quarantined shards, and the paths of its files."""
-    aside = ((one.shard, one.reason) for one in summary.quarantined[:LISTED])
-    files = ((name, getattr(summary, name)) for name in ("dataset", "card", "report"))
-    parts = [
-        page_markdown(reports),
-        *_table(f"quarantined ({len(summary.quarantined):,})", "reason", aside),
-        "## Files",
-        *_table("what", "path on the worker's machine", files),
-        f"There, the documents on a map: `fineweb-mask explore {summary.workspace.replace('`', '')}`",
-    ]
-    return "\n\n".join(parts) + "\n"
-
-
-def publish_page(folder: Path, key: str, description: str) -> None:
-    """Publish the page in a folder, with its tables and charts, as an artifact."""
-    or_warn(create_markdown_artifact, page_markdown(folder), key=key, description=description)
+def publish_page(folder: Path, what: str, workspace: str, description: str, *more: str) -> None:
+    """Publish the page in a folder, with its tables and charts and more parts in Markdown, as an artifact."""
+    text = "\n\n".join([page_markdown(folder), *more]) + "\n"
+    or_warn(create_markdown_artifact, text, key=artifact_key(what, workspace), description=description)
 
 
 def page_markdown(folder: Path) -> str:
@@ -304,9 +238,3 @@ def page_markdown(folder: Path) -> str:
         alt = Path(name).stem
         text = text.replace(f"![{alt}]({name})", f"![{alt}]({picture})" if fits else f"The chart is in `{name}`.")
     return text
-
-
-def _table(first: str, second: str, rows: Iterable[tuple[str, str]]) -> list[str]:
-    """Return the Markdown of a table of free text; nothing without rows."""
-    lines = [f"{as_markdown(name)} | {as_markdown(text)}" for name, text in rows]
-    return ["\n".join([f"{first} | {second}", "--- | ---", *lines])] if lines else []

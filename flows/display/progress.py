@@ -1,21 +1,17 @@
 """Show a person how far a run is: bars on a terminal, in a pipe a line now and then."""
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from importlib import import_module
 from time import monotonic
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.progress import BarColumn, Progress, TextColumn
 
-from fineweb_mask.flows.display.terminal import echo, logs_made_visible
-from fineweb_mask.flows.processes import temporary_server
+from fineweb_mask.flows.display.terminal import SafeConsole, echo, logs_made_visible
 from fineweb_mask.models.runtime.progress import Step
 from fineweb_mask.tasks.workspace.references import StageFile
 
@@ -27,20 +23,6 @@ FIRST_LINE = 60.0
 
 LISTED_JOBS = 4
 """Maximum number of running jobs whose progress is shown in a line."""
-
-DOCUMENTS = "documents"
-"""What a job's loop over its documents is called."""
-
-
-class Bar(NamedTuple):
-    """A line on the screen: of a stage, or of a loop of one of its jobs."""
-
-    name: str
-    done: float
-    total: int | None  # None: not known
-    amount: str = ""
-    rate: str = ""
-    time: str = ""
 
 
 @dataclass
@@ -54,12 +36,10 @@ class StageProgress:
     quarantined: int = 0
     documents: int = 0
     documents_built: int = 0
-    begun: float = field(default_factory=monotonic)
     since: float = math.inf  # when building the first file began
     until: float = 0.0
     shares: dict[str, float] = field(default_factory=dict)  # completed share of each running job, 0 to 1
     steps: dict[str, tuple[Step, ...]] = field(default_factory=dict)  # active loops of each running job
-    due: dict[str, float] = field(default_factory=dict)  # of each running job: time of its next line in the log
     artifact: "UUID | None" = None
     changed: bool = True
 
@@ -71,24 +51,19 @@ class StageProgress:
         """Count a job that has ended, and what it made; None if its shard was quarantined."""
         from fineweb_mask.tasks.registry import documents_through
 
-        for running in (self.shares, self.steps, self.due):
-            running.pop(job, None)
+        self.shares.pop(job, None)
+        self.steps.pop(job, None)
         self.done += 1
         self.until = monotonic()
         if file is None:
             self.quarantined += 1
-        else:
-            documents, _ = documents_through(file) or (0, 0)
-            self.documents += documents
-            if not file.cached:
-                self.since = min(self.since, self.until - file.seconds)
-                self.built += 1
-                self.documents_built += documents
-
-    @property
-    def cached(self) -> int:
-        """Number of jobs whose files were there before."""
-        return self.done - self.built - self.quarantined
+            return
+        documents, _ = documents_through(file) or (0, 0)
+        self.documents += documents
+        if not file.cached:
+            self.since = min(self.since, self.until - file.seconds)
+            self.built += 1
+            self.documents_built += documents
 
     @property
     def share(self) -> float:
@@ -111,8 +86,8 @@ class StageProgress:
     def describe(self) -> str:
         """Return one line: jobs, documents, documents per second, time left, loops of the running jobs."""
         parts = [f"{self.done:,} of {self.jobs:,} done"]
-        if self.cached:
-            parts.append(f"{self.cached:,} cached")
+        if cached := self.done - self.built - self.quarantined:
+            parts.append(f"{cached:,} cached")
         if self.quarantined:
             parts.append(f"{self.quarantined:,} quarantined")
         if self.documents:
@@ -125,57 +100,31 @@ class StageProgress:
         parts += loops[:LISTED_JOBS] + (["..."] if len(loops) > LISTED_JOBS else [])
         return ", ".join(parts)
 
-    def bars(self) -> list[Bar]:
-        """Return the stage's bar, with its documents and their rate, and below it one for each loop of its jobs."""
-        own = [steps[0] for steps in self.steps.values() if steps and steps[0].what == DOCUMENTS]
-        read = sum(step.done for step in own)
-        seen, built = self.documents + read, self.documents_built + read
-        amount = f"{self.done:,} of {self.jobs:,}"
-        if seen and self.done + len(own) < self.jobs:
-            amount = f"{seen:,} documents, {amount} files"
-        elif seen:
-            amount = f"{seen:,} of {self.documents + sum(step.total for step in own):,} documents"
-        rate = f"{built / max(monotonic() - self.begun, 1e-3):,.0f}/s" if built else ""
-        left, taken = self.left(), (self.until if self.done >= self.jobs else monotonic()) - self.begun
-        time = f"{left} left" if left else duration(max(taken, 0.0))
-        found = [Bar(self.stage.replace("_", " "), self.share, self.jobs, amount, rate, time)]
-        for steps in self.steps.values():
-            below = (step for step in steps if step.what != DOCUMENTS)
-            for depth, step in enumerate(below, start=1):
-                amount = f"{step.done:,} of {step.total:,}"
-                found.append(Bar("  " * depth + step.what, step.done, step.total, amount))
-        return found
-
 
 class Screen:
-    """Shows the stages of a run in bars, which rich draws, or `say`s how far one is after 1, 2, 4 and so on minutes."""
+    """Shows a run on stderr: a bar for each stage, or without `bars` a line after 1, 2, 4 and so on minutes."""
 
-    def __init__(self, say: Callable[[str], None] | None = None) -> None:
-        self._say = say
+    def __init__(self, *, bars: bool = False) -> None:
         self._started, self._next = monotonic(), FIRST_LINE
-        self.bars: dict[str, list[Bar]] = {"": [Bar("starting", 0, None)]}  # by stage
+        self._shows_bars = bars
+        told = TextColumn("{task.fields[told]}", markup=False)
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), told)
+        self.bars = Progress(*columns, console=SafeConsole(stderr=True), transient=True, disable=not bars)
+        self._tasks = {"": self.bars.add_task("starting", total=None, told="")}  # by stage
 
     def show(self, stage: StageProgress) -> None:
         """Show how far a stage is."""
         seconds = monotonic() - self._started
-        if self._say is None:
-            self.bars.pop("", None)
-            self.bars[stage.stage] = stage.bars()
+        if self._shows_bars:
+            if "" in self._tasks:
+                self.bars.remove_task(self._tasks.pop(""))
+            if stage.stage not in self._tasks:
+                self._tasks[stage.stage] = self.bars.add_task(stage.stage, told="")
+            task = self._tasks[stage.stage]
+            self.bars.update(task, completed=stage.share, total=stage.jobs, told=stage.describe())
         elif seconds >= self._next:
             self._next = 2 * seconds
-            self._say(f"{duration(seconds)}: {stage.stage}, {stage.describe()}")
-
-    def table(self) -> Table:
-        """Return the bars as they are drawn."""
-        table = Table.grid(padding=(0, 1), expand=True)
-        table.add_column(min_width=14, no_wrap=True)
-        table.add_column(ratio=1)
-        for _ in ("amount", "rate", "time"):
-            table.add_column(justify="right", no_wrap=True)
-        for bar in [bar for bars in list(self.bars.values()) for bar in bars]:
-            drawn = ProgressBar(bar.total, bar.done, pulse=bar.total is None, animation_time=monotonic())
-            table.add_row(bar.name, drawn, bar.amount, bar.rate, bar.time)
-        return table
+            echo(f"{duration(seconds)}: {stage.stage}, {stage.describe()}", err=True)
 
 
 screen: ContextVar[Screen | None] = ContextVar("screen", default=None)
@@ -183,33 +132,27 @@ screen: ContextVar[Screen | None] = ContextVar("screen", default=None)
 
 
 @contextmanager
-def shown_on(console: Console | None) -> Iterator[None]:
-    """Draw bars on a console while the block runs; without one, print now and then how far its run is."""
-    shown = Screen(None if console else lambda line: echo(line, err=True))
-    token = screen.set(shown)
+def flow_shown(*, bars: bool, verbose: bool = False) -> Iterator[None]:
+    """Show the flow that runs in the block, on a server of Prefect's that is checked or started.
+
+    Parameters
+    ----------
+    bars
+        Whether to draw bars; else it is printed now and then how far the run is.
+    verbose
+        Whether to print all that Prefect logs, and nothing else; else only its warnings, in our own words.
+    """
+    shown = Screen(bars=bars)
+    token = screen.set(None if verbose else shown)
     try:
-        live = Live(console=console, transient=True, refresh_per_second=10, get_renderable=shown.table)
-        with live if console else nullcontext():
-            yield
+        with shown.bars:  # at once: Prefect and its server take seconds
+            from fineweb_mask.flows.processes.prefect_api import server_used
+
+            with server_used(lambda: import_module("fineweb_mask.flows.pipeline.start")):
+                logs_made_visible(verbose=verbose)
+                yield
     finally:
         screen.reset(token)
-
-
-@contextmanager
-def prefect_shown(*, verbose: bool = False) -> Iterator[None]:
-    """Have what Prefect logs in the block shown: every step if `verbose`, else warnings alone, in our own words."""
-    from prefect import flow  # noqa: F401 - its logs are then there to be narrowed
-    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
-
-    from fineweb_mask.flows.processes.prefect_api import check_server
-
-    # Without heartbeats a flow run is a second shorter.
-    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
-        check_server()
-        import_module("fineweb_mask.flows.pipeline.start")  # takes as long as the server, which starts meanwhile
-        with temporary_server.used():
-            logs_made_visible(verbose=verbose)
-            yield
 
 
 def duration(seconds: float) -> str:

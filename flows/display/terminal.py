@@ -13,15 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
@@ -32,7 +24,6 @@ from fineweb_mask.models.settings.selection import METRICS
 
 if TYPE_CHECKING:
     from fineweb_mask.flows.summary import PageSummary
-    from fineweb_mask.tasks.dataset.verify import Verification
     from fineweb_mask.tasks.workspace.records.runs import QuarantinedShard
 
 WIDTH = 1_000  # characters, more than any table needs: no number is cut, and a narrower terminal wraps the lines
@@ -87,7 +78,7 @@ def _is_news(record: logging.LogRecord) -> bool:
     """
     kind = record.exc_info[0] if record.exc_info else None
     is_of_server = record.name == EVENTS or (kind is not None and kind.__module__ in ("httpx", "prefect.exceptions"))
-    is_end = record.name == "prefect.flow_runs" and record.levelno >= logging.ERROR and kind is None
+    is_end = record.name == "prefect.flow_runs" and record.levelno >= logging.ERROR
     is_again = record.name == EVENTS and EVENTS in _said
     _said.add(record.name)
     return not (is_end or is_again or record.name in NO_NEWS or (is_of_server and server_lost.is_set()))
@@ -107,11 +98,6 @@ def logs_made_visible(*, verbose: bool = False) -> None:
                 if type(handler).__module__.startswith("prefect."):
                     handler.setLevel(logging.WARNING)
                     handler.setFormatter(logging.Formatter("%(message)s"))
-
-
-def size_text(size: int) -> str:
-    """Return a number of bytes in GiB, or in MiB where it is less than one GiB."""
-    return f"{size / 2**30:,.1f} GiB" if size >= 2**30 else f"{size / 2**20:,.1f} MiB"
 
 
 def told(lines: Iterable[tuple[str, str]]) -> list[str]:
@@ -197,53 +183,20 @@ def _figures(one: dict[str, Any], metrics: Sequence[str]) -> list[str]:
 
 
 @contextmanager
-def verify_progress(total: int, *, show: bool) -> Iterator[Callable[[int], None]]:
-    """Show a bar of the bytes read, on a terminal; yield the function to call with the number of bytes just read."""
-    columns = (TextColumn("verifying"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    hidden = not show or not sys.stderr.isatty()
-    with Progress(*columns, console=SafeConsole(stderr=True), transient=True, disable=hidden) as progress:
-        task = progress.add_task("verifying", total=total)
-        yield lambda size: progress.advance(task, size)
+def step_progress(what: str, *, show: bool, size: int | None = None) -> Iterator[Callable[[int], None]]:
+    """Show a bar of the work in the block, with the loop that it is in.
 
-
-@contextmanager
-def step_progress(what: str, *, show: bool) -> Iterator[Callable[[str], None]]:
-    """Show a bar of the work in the block, with the loop that it is in; yield the function that adds a note to it.
-
-    Of work that does not say how far it is as a whole, the bar is that of the loop.
+    Yield the function that adds to what is done of `size`. Of work that has none and does not say how far it is as a
+    whole, the bar is that of the loop.
     """
-    text = TextColumn("{task.description}{task.fields[note]}")
-    columns = (
-        TextColumn(what),
-        BarColumn(bar_width=None),
-        text,
-        TimeElapsedColumn(),
-        TimeRemainingColumn(compact=True),
-    )
-    with Progress(*columns, console=SafeConsole(stderr=True), transient=True, disable=not show) as progress:
-        task = progress.add_task("", total=None, note="")
+    columns = (TextColumn(what), BarColumn(bar_width=None), TextColumn("{task.description}"), TimeElapsedColumn())
+    left = TimeRemainingColumn(compact=True)
+    with Progress(*columns, left, console=SafeConsole(stderr=True), transient=True, disable=not show) as progress:
+        task = progress.add_task("", total=size)
 
         def advance(fraction: float, steps: tuple[Step, ...]) -> None:
             done, total = (fraction, 1.0) if fraction or not steps else (steps[0].done, steps[0].total)
             progress.update(task, completed=done, total=total, description=str(steps[-1]) if steps else "")
 
         with reporting_to(advance):
-            yield lambda note: progress.update(task, note=f"  {note}")
-
-
-def print_verification(console: Console, verification: "Verification") -> None:
-    """Print what was checked, and the problems found."""
-    for problem in verification.problems:
-        print_line(console, f"{visible(problem.file)}: {visible(problem.problem)}", style="red")
-    estimated = verification.tokens_estimated
-    tokens = f"tokens {verification.tokens:,}" if estimated is None else f"tokens about {estimated:,} (estimated)"
-    outcome = f"{len(verification.problems):,} wrong" if verification.problems else "as recorded"
-    print_line(
-        console,
-        f"{visible(verification.dataset)}: {outcome}\nfiles {verification.files:,}  bytes {verification.bytes:,}  "
-        f"documents {verification.rows:,}  {tokens}",
-    )
-    if verification.repeated_ids:
-        console.print(
-            f"{verification.repeated_ids:,} ids are shared by different documents, as in the source", style="dim"
-        )
+            yield lambda more: progress.advance(task, more)

@@ -57,7 +57,6 @@ def report(run: Run, selection: Selection, dataset: StageFile) -> StageFile:
         shards=selection.shards,
         counts=selection.counts,
         blocks=selection.blocks,
-        stages=run.times,
         losses=run.losses,
         source=run.source,
         near=run.near,

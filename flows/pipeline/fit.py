@@ -6,7 +6,6 @@ from typing import Any, Literal, NamedTuple, Self, TypeGuard
 
 from fineweb_mask.flows.pipeline.run import Files, PerShard, Run
 from fineweb_mask.models.settings import STATIC, PipelineSettings
-from fineweb_mask.models.settings.engine import JobResources
 from fineweb_mask.models.settings.quality import (
     EduScorerSettings,
     FastTextScorerSettings,
@@ -20,7 +19,6 @@ from fineweb_mask.tasks.fit.job import FitJob, another_corpus
 from fineweb_mask.tasks.fit.models import FitClassifierJob, FitEncoderJob, FitStatisticsJob, FitTargetsJob
 from fineweb_mask.tasks.inference.model_files import ModelFolder, ModelNotFoundError
 from fineweb_mask.tasks.inference.scorers import QualityModel, resolve_model, useful_processes
-from fineweb_mask.tasks.score import ScoreJob
 from fineweb_mask.tasks.selection.cells import FitCentresJob, PlanJob
 from fineweb_mask.tasks.source.discovery import find_files
 from fineweb_mask.tasks.source.labels import LabelsError, check_labels
@@ -189,9 +187,7 @@ def number_of_fits(settings: PipelineSettings) -> int:
 
 def score_processes(run: Run, documents: Files) -> int:
     """Return the processes that are worth starting to score the corpus, of which these documents are ingested."""
-    engine = run.settings.engine
-    wanted = engine.resources.get(ScoreJob.stage.name)
-    if engine.kind == "ray":  # a job has the cores that Ray set aside for it
-        return max(1, int((wanted or JobResources()).num_cpus))
+    if run.settings.engine.kind == "ray":  # a job has one core of its node
+        return 1
     expected = sum(file.rows for file in documents.values()) * len(run.shards) // max(1, len(documents))
-    return useful_processes(expected, None if wanted is None else max(1, int(wanted.num_cpus)))
+    return useful_processes(expected)

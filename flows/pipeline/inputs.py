@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from fineweb_mask.flows.display.terminal import told
 from fineweb_mask.flows.pipeline.fit import PretrainedModels
 from fineweb_mask.flows.recipe import inputs_of, with_overrides
 from fineweb_mask.models.dedup.minhash import load_rensa
@@ -12,9 +13,11 @@ from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.exclusion import check_benchmarks
 from fineweb_mask.tasks.export import check_format
+from fineweb_mask.tasks.fit.job import fitted_on_other_files
 from fineweb_mask.tasks.outputs import check_apart, check_output
 from fineweb_mask.tasks.source.columns import check_columns, check_texts, named_columns, settle
 from fineweb_mask.tasks.source.discovery import Source, SourceShard, find_files, find_source
+from fineweb_mask.tasks.source.inventory import Inventory
 from fineweb_mask.tasks.storage.atomic import check_can_write
 from fineweb_mask.tasks.workspace.records.columns import remember_columns, remembered_columns
 from fineweb_mask.tasks.workspace.references import digest
@@ -51,7 +54,7 @@ def check_inputs(settings: PipelineSettings) -> Inputs:
     if settings.engine.kind == "ray":
         from fineweb_mask.flows.cluster.cluster import check_engine
 
-        check_engine(settings.engine)
+        check_engine()
     elif settings.selection.device.startswith("cuda"):
         from fineweb_mask.models.forward.device import check_device  # and torch, whose import takes seconds
 
@@ -70,7 +73,7 @@ def find_inputs(settings: PipelineSettings) -> Inputs:
     load_filters(settings.ingest.filters)
     if settings.ingest.near_dedup == "minhash":
         load_rensa()
-    workspace = Workspace(settings.workspace, settings.engine.scratch)
+    workspace = Workspace(settings.workspace)
     workspace.check_reachable()
     workspace.check_is_ours()
     written = {"workspace": workspace.address}
@@ -96,6 +99,19 @@ def find_inputs(settings: PipelineSettings) -> Inputs:
     settings = with_overrides(settings, check_columns(settings, shards))
     models = PretrainedModels.of(settings)  # last: it may take long
     return Inputs(workspace, shards, models, source._replace(shards=shards), settings)
+
+
+def doubts(found: Inputs, source: Inventory) -> list[str]:
+    """Return what of a recipe and its source a person may not have meant, in lines."""
+    lines = [fitted_on_other_files(found.workspace, {shard.name for shard in found.shards})]
+    lines += told(source.worries())
+    targets = found.settings.selection.targets
+    if targets is not None and targets.path not in found.settings.ingest.decontaminate:
+        lines.append(
+            "documents that repeat an example of selection.targets are selected with it: if it is of a benchmark, "
+            f"name {targets.path} in ingest.decontaminate, too"
+        )
+    return list(filter(None, lines))
 
 
 def _with_columns(workspace: Workspace, shards: list[SourceShard], settings: PipelineSettings) -> list[SourceShard]:

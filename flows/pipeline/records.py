@@ -9,7 +9,6 @@ from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.flows.pipeline.selection import Selection
 from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.tasks.dataset.output import Output
-from fineweb_mask.tasks.registry import SELECTION_INPUTS
 from fineweb_mask.tasks.select import SelectJob
 from fineweb_mask.tasks.storage.atomic import disk_errors_explained
 from fineweb_mask.tasks.workspace.listing import update_index
@@ -100,7 +99,6 @@ def summarize(run: Run, selection: Selection, exports: Mapping[str, Path]) -> Ru
         not_selected=counts.not_selected,
         dropped=counts.dropped,
         counts=counts,
-        busy_seconds=0.0 if run.task_runs is None else run.task_runs.busy_seconds,
         objective=objective,
         terms=terms,
         blocks=len(selection.blocks),
@@ -143,5 +141,5 @@ def update_catalog(run: Run, *, keep: bool) -> None:
     if keep and run.found[SelectJob.stage.shown_as]:
         with workspace.alone(), disk_errors_explained(workspace.root, "the catalog"):
             write_catalog(workspace, shard_files(run), run.losses)
-    elif keep or any(stage.cached < stage.files for stage in run.stages if stage.stage in SELECTION_INPUTS):
+    elif keep or any(stage.cached < stage.files for stage in run.stages):
         catalog_path(workspace).unlink(missing_ok=True)

@@ -7,14 +7,12 @@ the current ones, have the others built, quarantine bad shards, and return when 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fineweb_mask.flows.summary import StageSummary
-from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.fit.job import sampled_shards
-from fineweb_mask.tasks.registry import STAGES, documents_through
-from fineweb_mask.tasks.reporting.sections.timing import StageTime
+from fineweb_mask.tasks.registry import STAGES
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.workspace.job import (
     BadShardError,
@@ -45,42 +43,12 @@ Files = PerShard[StageFile]
 """The files that a stage made, by shard; a shard that is quarantined has none."""
 
 
-class MissingInputError(WorkspaceError):
-    """What a run reads and does not build itself does not exist."""
-
-
 class UnfinishedError(Exception):
-    """A job is not done, in a run that builds nothing; no message for a person."""
+    """A job is not done, in a run that only looks; no message for a person."""
 
 
 class ReachedError(Exception):
     """The stage is done that the run stops after; its text is the name of the stage."""
-
-
-class Share(NamedTuple):
-    """One of several equal shares of the shards, for machines that fill one workspace together."""
-
-    number: int  # from 1
-    of: int
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read a share such as `2/8`.
-
-        Raises
-        ------
-        ValueError
-            If it is none.
-
-        Examples
-        --------
-        >>> Share.parse("2/8")
-        Share(number=2, of=8)
-        """
-        number, slash, of = text.partition("/")
-        if slash and number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of):
-            return cls(int(number), int(of))
-        raise ValueError(f"a share is I/N, such as 2/8 for the second of eight, received {text!r}")
 
 
 class Run:
@@ -98,16 +66,10 @@ class Run:
         The stage files that were there when the run began. Without it, a file is opened to see whether it is current.
     refit
         Names of the stages whose models are fitted again.
-    refresh
-        Names of the stages whose outputs are built again although they are current.
-    scope
-        Names of the stages that are run; None runs all. Of other stages, what is there is read.
     until
         The stage that the run stops after; None: none.
-    share
-        The shards that this run prepares; None prepares all.
     task_runs
-        Submits jobs to Prefect. None builds nothing: a job that is not done ends the run with `UnfinishedError`.
+        Submits jobs to Prefect. None in a run that only looks.
     ui
         Shows what the jobs do, and publishes it in the Prefect UI. None shows nothing.
     source
@@ -126,10 +88,7 @@ class Run:
         *,
         listing: Listing | None = None,
         refit: Collection[str] = (),
-        refresh: Collection[str] = (),
-        scope: Collection[str] | None = None,
         until: str | None = None,
-        share: Share | None = None,
         task_runs: "TaskRuns | None" = None,
         ui: "PrefectUi | None" = None,
         source: "Inventory | None" = None,
@@ -150,32 +109,15 @@ class Run:
         self.near = NO_FILE  # how many near-duplicates other thresholds would drop, when it is known
         self.ui = ui
         self.source = source
-        self._refresh = frozenset(refresh)
-        self._scope = None if scope is None else frozenset(scope)
         self._until = until
-        self._share = share
         self.task_runs = task_runs
         self._stages: dict[str, StageSummary] = {}
-        self._times: dict[str, StageTime] = {}
+        self._built_seconds: dict[str, float] = defaultdict(float)  # by stage, of all runs that wrote its files
 
     @cached_property
     def recorded_seconds(self) -> dict[str, float]:
         """How long the jobs of earlier runs took, by the fingerprints of their keys."""
         return recorded_seconds(self.workspace)
-
-    @property
-    def to_ingest(self) -> PerShard[SourceShard]:
-        """The shards of this run's share, and of the sample that models are fitted on."""
-        own = self.own(self.shards)
-        sample = set(self.sample)
-        return PerShard({name: shard for name, shard in self.shards.items() if name in own or name in sample})
-
-    def own(self, files: PerShard[T]) -> PerShard[T]:
-        """Return what is of this run's share of the shards."""
-        if self._share is None:
-            return files
-        own = set(list(self.shards)[self._share.number - 1 :: self._share.of])
-        return PerShard({name: value for name, value in files.items() if name in own})
 
     def jobs(self, task: StageTask, **inputs: Any) -> PerShard[Any]:  # noqa: ANN401 - fields of a job
         """Return the job of every shard that all inputs `PerShard` have; other inputs are the same for all."""
@@ -225,8 +167,8 @@ class Run:
 
         Raises
         ------
-        MissingInputError
-            If one is of a stage that this run does not run, and is not done.
+        BadShardError
+            If one found its shard bad: what these jobs make is of all shards together.
         """
         return [self._required(job, file) for job, file in zip(jobs, self._run(jobs, at_once), strict=True)]
 
@@ -236,12 +178,12 @@ class Run:
 
     def _required(self, job: StageJob, file: StageFile | None) -> StageFile:
         if file is None:
-            raise MissingInputError(f"{job.kind} {job.name} is not done: run the recipe first")
+            raise BadShardError(f"{self.quarantined[job.name]}: remove the file from the source, and run again")
         return file
 
     def done(self, job: StageJob) -> StageFile | None:
         """Return a job's output if it is current and is not built again, else None."""
-        return None if self._is_rebuilt(job) else job.current(self.listing)
+        return None if job.force else job.current(self.listing)
 
     def files_of(self, job: ShardJob) -> Files:
         """Return the files of a finished job, by shard; they may be newer than the listing."""
@@ -259,15 +201,7 @@ class Run:
             raise ReachedError(stage)
 
     def require_all(self, files: PerShard[Any]) -> None:
-        """Check that what this run does not build itself is there; a shard without a file was quarantined.
-
-        Raises
-        ------
-        MissingInputError
-            If there is none at all.
-        """
-        if self._scope is not None and not files:
-            raise MissingInputError("no shard has come so far: run the recipe first")
+        """Check in a run that only looks that every shard has come, for it is not known what others will bring."""
 
     @property
     def stages(self) -> list[StageSummary]:
@@ -275,40 +209,24 @@ class Run:
         places = {stage: place for place, stage in enumerate(STAGES)}
         return sorted(self._stages.values(), key=lambda summary: places.get(summary.stage, len(places)))
 
-    @property
-    def times(self) -> list[StageTime]:
-        """How long the files of every stage took to build, in this run or an earlier one."""
-        return [self._times[stage] for stage in STAGES if stage in self._times]
-
     def _run(self, jobs: Sequence[StageJob], at_once: int | None = None) -> list[StageFile | None]:
-        """Return the output of every job of a stage, None for a quarantined shard or a missing input."""
+        """Return the output of every job of a stage, None for a quarantined shard."""
         if not jobs:
             return []
-        stage = jobs[0].stage
-        is_run = self._scope is None or stage.name in self._scope
-        if is_run and self.ui is not None:
-            self.ui.on_stage(stage.shown_as, len(jobs))
-        outputs = [self.done(job) if is_run else job.current(self.listing) for job in jobs]
+        if self.task_runs is None:
+            raise UnfinishedError
+        outputs = [self.done(job) for job in jobs]
         current = [(job, file) for job, file in zip(jobs, outputs, strict=True) if file is not None]
+        if self.ui is not None:
+            self.ui.on_stage(jobs[0].stage.shown_as, len(jobs), len(current))
         for job, file in current:
-            self._end(job, file, is_run=is_run)
-        if is_run:
-            missing = [
-                (place, job.model_copy(update={"force": True}) if self._is_rebuilt(job) else job)
-                for place, job in enumerate(jobs)
-                if outputs[place] is None
-            ]
-            if self.task_runs is not None:
-                self.task_runs.show_current(current)
-                for place, answer in self.task_runs.built(missing, at_once):
-                    outputs[place] = self._result(jobs[place], answer)
-            elif missing:
-                raise UnfinishedError(f"{stage.name} {missing[0][1].name} is not done")
-        self.found[stage.shown_as] += zip(jobs, outputs, strict=True)
+            self._end(job, file)
+        self.task_runs.show_current(current)
+        missing = [(place, job) for place, job in enumerate(jobs) if outputs[place] is None]
+        for place, answer in self.task_runs.built(missing, at_once):
+            outputs[place] = self._result(jobs[place], answer)
+        self.found[jobs[0].stage.shown_as] += zip(jobs, outputs, strict=True)
         return outputs
-
-    def _is_rebuilt(self, job: StageJob) -> bool:
-        return job.force or job.stage.name in self._refresh
 
     def _result(self, job: StageJob, answer: StageFile | BaseException) -> StageFile | None:
         stage = job.stage.shown_as
@@ -323,23 +241,20 @@ class Run:
             raise answer
         self._end(job, answer)
         if not answer.cached:
-            record_seconds(job, self._times[stage].built_seconds if job.stage.gathers else answer.seconds)
+            record_seconds(job, self._built_seconds[stage] if job.stage.gathers else answer.seconds)
         return answer
 
     def _summary_of(self, stage: str) -> StageSummary:
         return self._stages.setdefault(stage, StageSummary(stage=stage))
 
-    def _end(self, job: StageJob, file: StageFile, *, is_run: bool = True) -> None:
-        """Enter a job's output in the statistics, and show it; of a stage that is not run, only how long it took."""
+    def _end(self, job: StageJob, file: StageFile) -> None:
+        """Enter a job's output in the statistics, and show it."""
         stage = job.stage.shown_as
-        time = self._times.setdefault(stage, StageTime(stage=stage, files=0))
-        for counts in (time, self._summary_of(stage)) if is_run else (time,):
-            counts.files += 1
-            counts.cached += file.cached
-            counts.seconds = round(counts.seconds + file.seconds, 3)
         seconds = self.recorded_seconds.get(job.key.fingerprint, 0.0) if file.cached else file.seconds
-        time.built_seconds = round(time.built_seconds + seconds, 3)
-        if (through := documents_through(file)) is not None:
-            time.documents = (time.documents or 0) + through[0]
-        if is_run and self.ui is not None:
+        self._built_seconds[stage] += seconds
+        summary = self._summary_of(stage)
+        summary.files += 1
+        summary.cached += file.cached
+        summary.seconds = round(summary.seconds + file.seconds, 3)
+        if self.ui is not None:
             self.ui.on_job_end(stage, job.name, file)

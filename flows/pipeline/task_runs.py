@@ -1,33 +1,35 @@
 """Make a Prefect task of each stage, and submit jobs to it: one task run for each job, or for several of a stage."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import wait
-from contextlib import AbstractContextManager, nullcontext
-from functools import cache, partial
+from contextlib import nullcontext
+from functools import cache, partial, wraps
 from itertools import islice
 from queue import SimpleQueue
-from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from prefect import Task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.futures import PrefectFuture
-from prefect.states import Completed
+from prefect.states import Completed, Failed
 from prefect.utilities.annotations import quote
 from pydantic import BaseModel
 
-from fineweb_mask.flows.pipeline.failures import failed
 from fineweb_mask.flows.processes.signals import raise_if_interrupted
+from fineweb_mask.models.errors import message_of
 from fineweb_mask.models.runtime.progress import reporting_to
 from fineweb_mask.tasks.storage.remote.errors import UnansweredError, is_transient
 from fineweb_mask.tasks.workspace.job import BadShardError, StageJob, StageTask
 from fineweb_mask.tasks.workspace.references import StageFile
 
 if TYPE_CHECKING:
-    from fineweb_mask.flows.cluster.cluster import Cluster
+    from fineweb_mask.flows.cluster.cluster import RayCluster
     from fineweb_mask.flows.display.prefect_ui import PrefectUi
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 RETRY_DELAYS = (2.0, 8.0)
 """Seconds before each retry of a task run whose error may pass, such as a store's that does not answer."""
@@ -43,6 +45,25 @@ MOST_SHOWN = 500
 
 JITTER = 0.5
 """Most of a delay that is added to it at random, as a share."""
+
+
+def in_one_line(run: Callable[P, R]) -> Callable[P, R]:
+    """Let the function of a flow or a task return the state `Failed` for an error that a person can mend.
+
+    Its message is one line of the log, and what the Prefect UI shows, where Prefect would log the traceback of what is
+    raised. Who asks for the result gets the error all the same. A bug is raised.
+    """
+
+    @wraps(run)
+    def run_or_fail(*arguments: P.args, **options: P.kwargs) -> R:
+        try:
+            return run(*arguments, **options)
+        except Exception as error:
+            if (message := message_of(error)) is None:
+                raise
+            return cast("R", Failed(message=message, data=error))
+
+    return run_or_fail
 
 
 class TaskRuns:
@@ -62,7 +83,7 @@ class TaskRuns:
     """
 
     def __init__(
-        self, workers: int, cluster: "Cluster | None" = None, group: int = 1, ui: "PrefectUi | None" = None
+        self, workers: int, cluster: "RayCluster | None" = None, group: int = 1, ui: "PrefectUi | None" = None
     ) -> None:
         self._workers = workers
         self._cluster = cluster
@@ -70,17 +91,6 @@ class TaskRuns:
         self._ui = ui
         self._task_of = cache(self._make_task)
         self._made: dict[str, PrefectFuture[Any]] = {}  # by fingerprint and by path of an output, what made it
-        self._running: dict[PrefectFuture[Any], list[tuple[int, StageJob]]] = {}
-        self._busy: list[tuple[float, float]] = []  # from when to when each job ran
-
-    @property
-    def busy_seconds(self) -> float:
-        """Seconds in which at least one job ran; the rest of a run's time is orchestration."""
-        busy, until = 0.0, float("-inf")
-        for start, end in sorted(self._busy):
-            busy += max(0.0, end - max(start, until))
-            until = max(until, end)
-        return round(busy, 3)
 
     def built(
         self, jobs: Sequence[tuple[int, StageJob]], at_once: int | None = None
@@ -95,8 +105,9 @@ class TaskRuns:
             Most jobs at the same time, if not as many as usual.
         """
         waiting, in_flight = deque(jobs), 0
-        ended = SimpleQueue[tuple[PrefectFuture[Any], float]]()
-        while waiting or self._running:
+        running: dict[PrefectFuture[Any], list[tuple[int, StageJob]]] = {}
+        ended = SimpleQueue[PrefectFuture[Any]]()
+        while waiting or running:
             raise_if_interrupted()
             most = at_once or (self._workers if self._cluster is None else self._cluster.in_flight(self._group))
             while waiting and in_flight < most:
@@ -104,28 +115,20 @@ class TaskRuns:
                 together = self._group if stage.per_shard and self._cluster is not None else 1
                 batch = [waiting.popleft() for _ in range(min(together, most - in_flight, len(waiting)))]
                 in_flight += len(batch)
-                with self._reported(stage.shown_as, batch[0][1].name):
+                shown = self._ui and reporting_to(partial(self._ui.on_job_progress, stage.shown_as, batch[0][1].name))
+                with shown or nullcontext():
                     future = self.submit([job for _, job in batch])  # a task copies this context
-                self._running[future] = batch
-                future.add_done_callback(lambda future: ended.put((future, perf_counter())))
-            future, at = ended.get()
-            batch = self._running.pop(future)
+                running[future] = batch
+                future.add_done_callback(ended.put)
+            future = ended.get()
+            batch = running.pop(future)
             in_flight -= len(batch)
             found = future.result(raise_on_failure=False)
             answers = [found] * len(batch) if len(batch) == 1 or isinstance(found, BaseException) else found
             for (place, job), answer in zip(batch, answers, strict=True):
                 if isinstance(answer, StageFile):
                     self._note(job, answer, future)
-                    self._busy.append((at - answer.seconds, at))
                 yield place, answer
-
-    def _reported(self, stage: str, job: str) -> AbstractContextManager[None]:
-        return nullcontext() if self._ui is None else reporting_to(partial(self._ui.on_job_progress, stage, job))
-
-    def wait(self) -> None:
-        """Return when no job runs any more, whatever became of it."""
-        for future in self._running:
-            future.wait()
 
     def submit(self, jobs: Sequence[StageJob], current: Sequence[StageFile] = ()) -> PrefectFuture[Any]:
         """Start a task run of some jobs of a stage, or show that they are done: their outputs are current.
@@ -166,16 +169,13 @@ class TaskRuns:
         def run(jobs: Sequence[StageJob], current: Sequence[StageFile], name: str) -> Any:  # noqa: ANN401
             if len(current) > 1:
                 return Completed(name="Cached", message=f"{name} are current")
-            try:
-                files = current or self._build(task, jobs)
-            except Exception as error:  # noqa: BLE001 - raised again unless a person can mend it
-                return failed(error)
+            files = current or self._build(task, jobs)
             if len(files) > 1:
                 return files
             return Completed(name="Cached", data=files[0]) if files[0].cached else files[0]
 
         return Task(
-            run,
+            in_one_line(run),
             name=task.stage.name,
             description=task.__doc__,
             task_run_name="{name}",

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 class OpenedWorkspace:
     """A workspace as the tables that `fineweb-mask sql` has; made by `open_workspace`.
 
-    Every one is a DuckDB relation. It is computed when it is read, by `.to_arrow_table()`, `.df()` (pandas), `.pl()`
-    (polars) or `.fetchall()`, and narrowed by `.filter("quality > 1")`, `.project("id, text")`, `.limit(5)`.
+    Every one, such as `sql("FROM fates")`, is a DuckDB relation. It is computed when it is read, by
+    `.to_arrow_table()`, `.df()` (pandas), `.pl()` (polars) or `.fetchall()`, and narrowed by `.filter("quality > 1")`,
+    `.project("id, text")`, `.limit(5)`.
 
     Parameters
     ----------
@@ -44,39 +45,9 @@ class OpenedWorkspace:
         self._workspace = workspace
 
     @property
-    def fates(self) -> "DuckDBPyRelation":
-        """A row for each document that the source held: the stage that decided on it last, and how."""
-        return self.sql("FROM fates")
-
-    @property
-    def documents(self) -> "DuckDBPyRelation":
-        """All ingested documents: the source's columns, `shard`, `row`, `n_chars`."""
-        return self.sql("FROM documents")
-
-    @property
-    def scores(self) -> "DuckDBPyRelation":
-        """Every scorer's score of every document, and their combination, `quality`."""
-        return self.sql("FROM scores")
-
-    @property
-    def masks(self) -> "DuckDBPyRelation":
-        """Whether each document is selected, its `inclusion` and its `block`."""
-        return self.sql("FROM masks")
-
-    @property
     def selected(self) -> "DuckDBPyRelation":
         """The selected documents, with their scores, as the dataset has them."""
         return self.sql("FROM selected")
-
-    @property
-    def embeddings(self) -> "DuckDBPyRelation":
-        """The vector of every document."""
-        return self.sql("FROM embeddings")
-
-    @property
-    def runs(self) -> "DuckDBPyRelation":
-        """Every run of the workspace: when, how long, which recipe, what came out."""
-        return self.sql("FROM runs")
 
     def sql(self, query: str) -> "DuckDBPyRelation":
         """Return the result of a query.

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, cast
 
-from fineweb_mask.flows.display.progress import prefect_shown, shown_on
+from fineweb_mask.flows.display.progress import flow_shown
 from fineweb_mask.flows.display.terminal import SafeConsole
 from fineweb_mask.flows.processes.environment import set_environment
 from fineweb_mask.flows.recipe import load_recipe, validate, with_overrides
@@ -15,45 +15,19 @@ from fineweb_mask.models.settings import PipelineSettings
 
 if TYPE_CHECKING:
     from fineweb_mask.flows.compare import CompareSummary
-    from fineweb_mask.flows.curate import Until
     from fineweb_mask.flows.pipeline.fit import Refit
-    from fineweb_mask.flows.summary import RunSummary, StoppedSummary
-    from fineweb_mask.tasks.registry import Refreshed
+    from fineweb_mask.flows.summary import RunSummary
 
 Recipe = str | Path | Mapping[str, Any] | PipelineSettings
 """A recipe's file or name, its content, or its settings."""
 
 
-@overload
 def curate(
     recipe: Recipe,
     overrides: Mapping[str, Any] | None = None,
     *,
     refit: "list[Refit] | None" = None,
-    refresh: "list[Refreshed] | None" = None,
-    until: None = None,
-) -> "RunSummary": ...
-
-
-@overload
-def curate(
-    recipe: Recipe,
-    overrides: Mapping[str, Any] | None = None,
-    *,
-    refit: "list[Refit] | None" = None,
-    refresh: "list[Refreshed] | None" = None,
-    until: "Until | None",
-) -> "RunSummary | StoppedSummary": ...
-
-
-def curate(
-    recipe: Recipe,
-    overrides: Mapping[str, Any] | None = None,
-    *,
-    refit: "list[Refit] | None" = None,
-    refresh: "list[Refreshed] | None" = None,
-    until: "Until | None" = None,
-) -> "RunSummary | StoppedSummary":
+) -> "RunSummary":
     """Run the whole pipeline, from raw documents to a dataset; what is there already is not made again.
 
     Parameters
@@ -64,17 +38,11 @@ def curate(
         Settings that replace the recipe's, by section: `{"selection": {"lamb": 0.3}}`.
     refit
         What is fitted again on the corpus as it is now: "encoder", "quality", "selection".
-    refresh
-        Stages that run again although their files are current.
-    until
-        The last stage that is run: "ingest", "score", "embed", "dedup", "select", "materialize", "export", "report".
-        A later run goes on from there.
 
     Returns
     -------
-    RunSummary | StoppedSummary
-        Paths of the dataset and the report, counts, and the files that were set aside. Of a run that stopped before the
-        report: after which stage, what the stages made, and those files.
+    RunSummary
+        Paths of the dataset and the report, counts, and the files that were set aside.
 
     Raises
     ------
@@ -90,11 +58,11 @@ def curate(
     """
     from fineweb_mask.flows.curate import check_stages
 
-    check_stages(refit or [], refresh or [], until)
+    check_stages(refit or [], None)
     with _started(recipe, overrides) as settings:
         from fineweb_mask.flows.curate import curate as flow
 
-        return flow(settings, refit, refresh, until=until)
+        return cast("RunSummary", flow(settings, refit))
 
 
 def compare(
@@ -125,10 +93,9 @@ def compare(
     """
     with _started(recipe, overrides) as settings:
         from fineweb_mask.flows.compare import compare as flow
-        from fineweb_mask.tasks.comparison.variants import USUAL
 
         values = lambs if lambs is None or isinstance(lambs, str) else ",".join(map(str, lambs))
-        return flow(settings, list(variants or USUAL), values, label_column, list(targets or []))
+        return flow(settings, None if variants is None else list(variants), values, label_column, list(targets or []))
 
 
 def settings_of(recipe: Recipe, overrides: Mapping[str, Any] | None = None) -> PipelineSettings:
@@ -150,8 +117,8 @@ def settings_of(recipe: Recipe, overrides: Mapping[str, Any] | None = None) -> P
 def _started(recipe: Recipe, overrides: Mapping[str, Any] | None) -> Iterator[PipelineSettings]:
     """Yield the settings for a flow in the block, with bars on a terminal, and in a notebook that has ipywidgets."""
     settings = settings_of(recipe, overrides)
-    console = SafeConsole(stderr=True)
-    bars = sys.stderr.isatty() or (console.is_jupyter and find_spec("ipywidgets") is not None)  # rich draws with it
+    in_notebook = SafeConsole(stderr=True).is_jupyter and find_spec("ipywidgets") is not None  # rich draws with it
+    bars = sys.stderr.isatty() or in_notebook
     set_environment(show_bars=bars)
-    with shown_on(console if bars else None), prefect_shown():
+    with flow_shown(bars=bars):
         yield settings

@@ -1,9 +1,8 @@
-"""Look at what a workspace holds of every stage, from its files alone; end a run that has nothing to do.
+"""Look at what a workspace holds of every stage, from its files alone.
 
 The stages are those of `flows/curate.py`, over a run that builds nothing. Nothing here needs Prefect.
 """
 
-import logging
 from collections.abc import Container, Sequence
 from contextlib import chdir, suppress
 from functools import cached_property
@@ -14,9 +13,7 @@ from pydantic import BaseModel, ValidationError
 from fineweb_mask.flows.curate import pipeline
 from fineweb_mask.flows.pipeline.fit import number_of_fits
 from fineweb_mask.flows.pipeline.inputs import find_inputs
-from fineweb_mask.flows.pipeline.records import recorded, summarize
 from fineweb_mask.flows.pipeline.run import PerShard, Run, UnfinishedError
-from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.models.urls import reject_credentials, require_writable
@@ -26,15 +23,11 @@ from fineweb_mask.tasks.dedup.duplicates import DedupJob
 from fineweb_mask.tasks.embed import EmbedJob
 from fineweb_mask.tasks.registry import STAGES, stages_shown_as
 from fineweb_mask.tasks.score import ScoreJob
-from fineweb_mask.tasks.source.inventory import take_inventory
-from fineweb_mask.tasks.storage.atomic import disk_errors_explained
 from fineweb_mask.tasks.workspace.job import BadShardError, StageJob
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.records.runs import LastRun, QuarantinedShard, run_records
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
-
-logger = logging.getLogger(__name__)
 
 BEFORE_SELECTION = ("source", "ingest", "quality", "embedding")
 """Sections of a recipe by which it is decided whether a shard can be used."""
@@ -189,18 +182,18 @@ def workspace_status(folder: str | Path) -> WorkspaceStatus:
     StatusError
         If the folder is no workspace, or its source or models are out of reach.
     """
-    found = inspect_workspace(folder)
+    return status_of(inspect_workspace(folder))
+
+
+def status_of(found: Run) -> WorkspaceStatus:
+    """Return the state of the stages that take part in the recipe that was looked at, in their order."""
+    stages = [stage for stage in STAGES if stage != "export" or found.settings.materialize.export]
     return WorkspaceStatus(
         workspace=found.workspace.display_path(found.workspace.root),
         shards=len(found.shards),
-        stages=stage_statuses(found),
+        stages=[_stage(found, stage) for stage in stages],
         quarantined=[QuarantinedShard(shard=shard, reason=reason) for shard, reason in found.quarantined.items()],
     )
-
-
-def stage_statuses(found: Run) -> list[StageStatus]:
-    """Return the state of the stages that take part in the recipe, in their order."""
-    return [_stage(found, stage) for stage in STAGES if stage != "export" or found.settings.materialize.export]
 
 
 def _stage(run: Run, stage: str) -> StageStatus:
@@ -243,31 +236,3 @@ def _stage(run: Run, stage: str) -> StageStatus:
         seconds=round(seconds, 3),
         documents_per_second=round(rows / seconds, 1) if rows and seconds else None,
     )
-
-
-def finished_run(settings: PipelineSettings) -> RunSummary | None:
-    """Run the pipeline if that means to build nothing: every output of the recipe is there and current.
-
-    It leaves what every run leaves: its record, the recipe as that of the last run, and the catalog.
-
-    Returns
-    -------
-    RunSummary | None
-        None if there is a job to do, or was never a run; nothing is done then.
-    """
-    workspace = Workspace(settings.workspace, settings.engine.scratch)
-    if not workspace.exists(LastRun.path(workspace)):
-        return None
-    _, shards, models, source, settings = find_inputs(settings)
-    inventory = take_inventory(source, settings.source)
-    with workspace.in_use(), disk_errors_explained(workspace.root, "the record of the run"):
-        run = Run(workspace, settings, shards, models, listing=Listing(workspace), source=inventory)
-        try:
-            made = pipeline(run)
-        except UnfinishedError:
-            return None
-        for about, line in inventory.worries():
-            logger.warning("%-10s %s", about, line)
-        with recorded(run, "curate"), workspace.alone():
-            LastRun(settings=settings, folder=str(Path.cwd()), source=inventory.model_dump()).save(workspace)
-        return summarize(run, *made)

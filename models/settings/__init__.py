@@ -3,12 +3,10 @@
 from fineweb_mask.models.settings.embedding import FROM_QUALITY, STATIC, EmbeddingSettings
 from fineweb_mask.models.settings.engine import EngineSettings
 from fineweb_mask.models.settings.output import FLAT, MaterializeSettings, ReportSettings
-from fineweb_mask.models.settings.overrides import FIRST_IN_FORM, Overrides
 from fineweb_mask.models.settings.pipeline import PipelineSelectionSettings, PipelineSettings
 from fineweb_mask.models.settings.source import NUMERIC_COLUMNS, IngestSettings, SourceSettings
 
 __all__ = [
-    "FIRST_IN_FORM",
     "FLAT",
     "FROM_QUALITY",
     "NUMERIC_COLUMNS",
@@ -17,7 +15,6 @@ __all__ = [
     "EngineSettings",
     "IngestSettings",
     "MaterializeSettings",
-    "Overrides",
     "PipelineSelectionSettings",
     "PipelineSettings",
     "ReportSettings",

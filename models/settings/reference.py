@@ -7,7 +7,7 @@ the weight of diversity.')
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import chain
 from typing import Any, NamedTuple
@@ -17,13 +17,6 @@ from fineweb_mask.models.settings.pipeline import PipelineSettings
 from fineweb_mask.models.settings.validation import meant
 
 REQUIRED = "required"
-FIRST = (
-    "workspace source.path source.text_column ingest.min_chars ingest.filters ingest.near_dedup ingest.decontaminate "
-    "quality.scorers embedding.model selection.select_ratio selection.budget_by selection.lamb selection.metrics "
-    "selection.near_duplicates selection.solver selection.groups.column materialize.license "
-    "materialize.export report.by engine.workers"
-).split()
-"""The settings that matter to most recipes."""
 WORDS = {
     "string": "text",
     "integer": "whole number",
@@ -64,7 +57,7 @@ def settings_of(key: str | None = None) -> list[Setting]:
     Parameters
     ----------
     key
-        A section, or a setting such as `selection.lamb` or `lamb`; of a scorer's, with or without its kind.
+        A section, or a setting such as `selection.lamb` or `lamb`; of a scorer's, without its kind.
 
     Raises
     ------
@@ -74,10 +67,10 @@ def settings_of(key: str | None = None) -> list[Setting]:
     every = _every_setting()
     if key is None:
         return list(every)
-    names, plain, kinds = {one.key: KINDS.sub("", one.key) for one in every}, KINDS.sub("", key), KINDS.findall(key)
-    own = [name for name in names.values() if name.endswith(f".{plain}") and plain not in sections()]
-    wanted = tuple(f"{name}." for name in (plain, *own))
-    found = [one for one in every if f"{names[one.key]}.".startswith(wanted) and _has_kinds(one, kinds)]
+    names = {one: KINDS.sub("", one.key) for one in every}
+    found = [one for one, name in names.items() if f"{name}.".startswith(f"{key}.")]
+    if not found:
+        found = [one for one, name in names.items() if name.endswith(f".{key}") or f".{key}." in name]
     if not found:
         known = [*sections(), *names.values(), *(name.rpartition(".")[2] for name in names.values())]
         hint = f" ({close})" if (close := meant(key, known, "")) else ""
@@ -88,11 +81,6 @@ def settings_of(key: str | None = None) -> list[Setting]:
 @cache
 def _every_setting() -> tuple[Setting, ...]:
     return tuple(_walk(recipe_schema(), recipe_schema()["$defs"]))
-
-
-def _has_kinds(setting: Setting, kinds: Collection[str]) -> bool:
-    own = {kind for listed in KINDS.findall(setting.key) for kind in listed.split(", ")}
-    return own == {"*"} or own.issuperset(kinds)
 
 
 def _walk(schema: JsonSchema, defined: JsonSchema, prefix: str = "") -> Iterator[Setting]:

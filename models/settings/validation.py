@@ -2,13 +2,12 @@
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar, get_args
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from fineweb_mask.models.errors import SettingsError
-from fineweb_mask.models.settings.base import Settings
 from fineweb_mask.models.settings.removed import advice_on
 from fineweb_mask.models.urls import shown
 
@@ -56,10 +55,7 @@ def _explain(problem: Mapping[str, Any], settings: type[BaseModel]) -> str:
     if (advice := _advice_on(key, problem)) is not None:
         return f"{key}: {advice}"
     if problem["type"] == "extra_forbidden":
-        allowed = _allowed_keys(location[:-1], settings)
-        others = _elsewhere(str(location[-1]), settings)
-        hint = next((f" did you mean {other!r}?" for other in others), "") or meant(location[-1], allowed, " ")
-        return f"{key}: unknown setting;{hint} allowed: {', '.join(allowed)}"
+        return f"{key}: unknown setting{_near(str(location[-1]), settings)}"
     if problem["type"] == "missing":
         return f"{key}: is required"
     if problem["type"].startswith("union_tag_"):
@@ -79,13 +75,23 @@ def _advice_on(key: str, problem: Mapping[str, Any]) -> str | None:
     return advice_on(key, given)
 
 
-def _elsewhere(name: str, settings: type[BaseModel]) -> Iterator[str]:
-    """Yield the keys of a recipe's settings that have a name, in whichever section."""
+def _near(name: str, settings: type[BaseModel]) -> str:
+    """Return which setting may be meant by a name: the key of one of that name in another section, or a like one."""
     from fineweb_mask.models.settings.pipeline import PipelineSettings
-    from fineweb_mask.models.settings.reference import settings_of
+    from fineweb_mask.models.settings.reference import KINDS, sections, settings_of
 
-    if settings is PipelineSettings:
-        yield from (one.key for one in settings_of() if one.key.rpartition(".")[2] == name and "[" not in one.key)
+    if settings is not PipelineSettings:
+        return meant(name, _names_in(settings))
+    keys = {KINDS.sub("", one.key).rpartition(".")[2]: KINDS.sub("", one.key) for one in settings_of()}
+    hint = meant(keys.get(name, name), [keys[name]] if name in keys else [*keys, *sections()])
+    return f"{hint or ';'} all settings: `fineweb-mask settings`"
+
+
+def _names_in(settings: type[BaseModel]) -> Iterator[str]:
+    for name, field in settings.model_fields.items():
+        yield name
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from _names_in(field.annotation)
 
 
 def _wrong_kind(key: str, problem: Mapping[str, Any]) -> str:
@@ -95,22 +101,3 @@ def _wrong_kind(key: str, problem: Mapping[str, Any]) -> str:
     kinds = KIND.sub(r"\1", problem["ctx"]["expected_tags"])
     hint = meant(section.get("kind"), re.findall("'(.*?)'", kinds))
     return f"{key}.kind: input should be one of {kinds}, received {shown(section.get('kind'))}{hint}"
-
-
-def _allowed_keys(location: Sequence[int | str], model: type[BaseModel]) -> list[str]:
-    branches: list[type[BaseModel]] = []
-    for part in location:
-        if chosen := KIND.match(str(part)):
-            model = next((one for one in branches if chosen[1] in get_args(one.model_fields["kind"].annotation)), model)
-        elif (field := model.model_fields.get(str(part))) is not None:
-            branches = list(_sections_in(field.annotation))
-            model = next(iter(branches), model)
-    return list(model.model_fields)
-
-
-def _sections_in(annotation: Any) -> Iterator[type[Settings]]:  # noqa: ANN401
-    """Yield the classes of the sections that a setting may hold."""
-    if isinstance(annotation, type) and issubclass(annotation, Settings):
-        yield annotation
-    for argument in get_args(annotation):
-        yield from _sections_in(argument)

@@ -129,7 +129,7 @@ class SelectedDocuments:
         if missing := chosen[self._scores.names[-1]].null_count:
             raise WorkspaceError(
                 f"{self._workspace.resolve(shard.scores)}: {missing:,} selected documents have no score: "
-                "run again with --refresh score"
+                "delete `scores` in the workspace and run again"
             )
         self.rows += chosen.num_rows
         return chosen

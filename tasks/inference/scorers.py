@@ -55,8 +55,8 @@ SCORES, ERROR = b"+", b"!"
 TEXTS = pa.schema([pa.field("text", pa.large_string())])
 
 ENDED = (
-    "a scoring process ended before it answered: if the machine is short of memory, lower "
-    "engine.resources.score.num_cpus"
+    "a scoring process ended before it answered: if the machine is short of memory, give it fewer cores (`taskset`, "
+    "or those of a container), each of which holds the model"
 )
 
 
@@ -200,9 +200,9 @@ def _values(documents: pa.RecordBatch | pa.Table, column: str) -> list[Any]:
     return documents[column].to_pylist() if column in documents.schema.names else [None] * documents.num_rows
 
 
-def useful_processes(rows: int, wanted: int | None) -> int:
-    """Return how many processes to score `rows` documents with; `wanted` None means all available cores."""
-    return 1 if rows < ROWS_WORTH_PROCESSES else wanted or cores()
+def useful_processes(rows: int) -> int:
+    """Return how many processes to score `rows` documents with: one for each core, if they are worth it."""
+    return 1 if rows < ROWS_WORTH_PROCESSES else cores()
 
 
 class ForkedScorer:

@@ -74,7 +74,6 @@ class Stage:
     interim: bool = False  # its files are needed only until those of a later stage are there
     per_shard: bool = False  # a bad shard can be quarantined while the others go on
     documents: Callable[[StageFile], tuple[int, int]] | None = None  # entered and left; None if its rows are none
-    kept: bool = False  # not built again with what it is shown under
     gathers: bool = False  # its job is the last of those shown under its name; the time of all is recorded as its own
     counts: tuple[str, str] | None = None  # a document's states before and after it, as `Counts.amounts` names them
 

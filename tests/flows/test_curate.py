@@ -44,17 +44,3 @@ def test_a_form_refuses_secrets_in_lists_and_takes_every_recipe():
 
 def test_a_form_lists_the_stages_that_a_run_can_stop_after():
     assert [fits(value=None, until=until) for until in ("embed", None, "emebd")] == [True, True, False]
-
-
-def test_overrides_in_a_form_take_some_settings_and_no_secrets():
-    by_key = {"selection.lamb": 0.3, "ingest.languages": ["en"], "selection.metrics": {"disf": 1}}
-    by_section = {"selection": {"lamb": 0.3, "metrics": {"pairwise": 1}}, "workspace": "w", "report.sample": 300}
-    for overrides in (by_key, by_section, {}):
-        assert fits(value=None, overrides=overrides)
-    for url in SECRETS:
-        assert not fits(value=None, overrides={"source": {"path": url}})
-        assert not fits(value=None, overrides={"ingest": {"against": ["a", url]}})
-    scorer = {"kind": "fasttext", "model": SECRETS[0]}
-    wrong = {"selection.lamb": 3}, {"ingest.against": [SECRETS[2]]}, {"quality": {"scorers": [scorer]}}
-    for overrides in ("lamb=3", *wrong):
-        assert not fits(value=None, overrides=overrides)

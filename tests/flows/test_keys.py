@@ -106,7 +106,6 @@ def changed(before, after):
         ("materialize.file_size=99999999", {"partition", "materialize", "report"}),
         ("materialize.partition_size=99999999", {"partition", "materialize", "report"}),
         ("engine.memory_limit=1GB", set()),
-        ("engine.resources={score: {num_cpus: 9}}", set()),
     ],
 )
 def test_a_setting_changes_the_stages_that_read_it_and_what_follows(keys, override, stages):

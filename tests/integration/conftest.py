@@ -3,7 +3,6 @@
 Tests copy the workspace before they damage it.
 """
 
-import json
 import os
 import shutil
 import subprocess
@@ -11,10 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from queue import Queue
-from threading import Thread
 from typing import Any, NamedTuple
 
 import httpx
@@ -209,7 +205,6 @@ def run_sample(server: None, small_sample: tuple[str, ...]) -> RunSample:
         workspace: Path,
         *overrides: str,
         refit: list[str] | None = None,
-        refresh: list[str] | None = None,
         until: str | None = None,
     ) -> RunSummary | StoppedSummary:
         settings = load_recipe(
@@ -217,7 +212,7 @@ def run_sample(server: None, small_sample: tuple[str, ...]) -> RunSample:
             [*small_sample, *overrides],
             str(workspace),
         )
-        return curate(settings, refit, refresh, until=until)
+        return curate(settings, refit, until=until)
 
     return run
 
@@ -299,18 +294,17 @@ def write_attacks(path: Path) -> None:
 
 
 class HostileRun(NamedTuple):
-    """A run over a good shard, one of attacks and a broken one whose name is one, and what a webhook heard of it."""
+    """A run over a good shard, one of attacks and a broken one whose name is one."""
 
     workspace: Path
     flow_run: str
     shard: str
-    calls: "Queue[dict[str, str]]"
 
 
 @pytest.fixture(scope="session")
 def hostile_run(
     service: Service, run_sample: RunSample, sample_corpus: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[HostileRun]:
+) -> HostileRun:
     """Run it twice: the shard is set aside, then it ends the run."""
     folder = tmp_path_factory.mktemp("hostile")
     shard = "a|b <img src=x onerror=alert(1)> [l](javascript:alert(1)) **c**"
@@ -321,14 +315,11 @@ def hostile_run(
     (corpus / f"{shard}.parquet").write_bytes(b"not parquet")
     write_attacks(corpus / "attacks.parquet")
     overrides = (f"source.path={corpus}", "embedding.static_dimensions=64", "materialize.layout=flat")
-    with receiver() as (url, calls):
-        done = service.command("deployments.notify", url)
-        assert done.returncode == 0, done.stderr
-        assert run_sample(folder / "workspace", *overrides).status == "quarantined"
-        flow_run = service.read("flow_runs/filter", sort="START_TIME_DESC", limit=1)[0]["id"]
-        with pytest.raises(BadShardError):
-            run_sample(folder / "workspace", *overrides, "ingest.on_bad_shard=fail")
-        yield HostileRun(folder / "workspace", flow_run, shard, calls)
+    assert run_sample(folder / "workspace", *overrides).status == "quarantined"
+    flow_run = service.read("flow_runs/filter", sort="START_TIME_DESC", limit=1)[0]["id"]
+    with pytest.raises(BadShardError):
+        run_sample(folder / "workspace", *overrides, "ingest.on_bad_shard=fail")
+    return HostileRun(folder / "workspace", flow_run, shard)
 
 
 @pytest.fixture(scope="module")
@@ -342,28 +333,6 @@ def browser() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=chromium, args=arguments)
         yield browser
         browser.close()
-
-
-@contextmanager
-def receiver() -> Iterator[tuple[str, "Queue[dict[str, str]]"]]:
-    """Receive webhooks on this machine."""
-    calls: Queue[dict[str, str]] = Queue()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            calls.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(204)
-            self.end_headers()
-
-        def log_message(self, *arguments):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
-        thread = Thread(target=listening.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{listening.server_port}/", calls
-        listening.shutdown()
-        thread.join()
 
 
 @pytest.fixture(scope="session")

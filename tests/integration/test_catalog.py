@@ -65,7 +65,8 @@ def test_every_run_leaves_a_record_and_the_catalog_shows_what_is_there(workspace
 
 
 def test_a_run_that_stops_after_a_stage_and_a_failed_one_are_recorded(workspace, run_sample, tmp_path):
-    run_sample(workspace, refresh=["embed"], until="embed")
+    shutil.rmtree(workspace / "embeddings")
+    run_sample(workspace, until="embed")
     *_, stopped = ask(workspace, "FROM runs")
     assert (stopped["flow"], stopped["status"]) == ("curate until embed", "done")
     assert (stopped["stages_run"], stopped["documents_in"]) == (["embed"], None)

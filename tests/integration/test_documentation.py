@@ -138,9 +138,7 @@ def test_the_tutorial_runs_as_it_is_written(at_home: Path) -> None:
     tutorial = [arguments for page, arguments in COMMANDS if page == "tutorial.md"]
     assert len(tutorial) > 12
     for shown in tutorial:
-        arguments = [argument for argument in shown if argument != "--open"]
-        if arguments[0] == "explore":
-            arguments += ["--export", "map"]  # it would serve until it is interrupted
+        arguments = [*shown, "--export", "map"] if shown[0] == "explore" else shown  # it would serve until interrupted
         done = CliRunner().invoke(app, arguments)
         assert done.exit_code == 0, f"{arguments}: {done.output[-3_000:]}"
     assert (at_home / "map" / "index.html").is_file()

@@ -1,6 +1,7 @@
 """A run that is killed or interrupted in any stage: the next one goes on from there, and ends the same."""
 
 import json
+import shutil
 import signal
 import subprocess
 import time
@@ -9,6 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from fineweb_mask.flows.pipeline.start import DiscardedError
 from tests.integration.conftest import sample_command, with_server
 
 pytestmark = pytest.mark.long  # a server, a worker or a browser, or whole runs, some of which are killed
@@ -21,6 +23,13 @@ FOLDERS = {  # where a stage writes what it has not finished
     "select": "masks",
     "materialize": "dataset-parts",
     "report": "reports",
+}
+MADE = {  # and what it has made, by folders
+    "embed": ("embeddings",),
+    "dedup": ("compared", "duplicates"),
+    "select": ("masks",),
+    "materialize": ("dataset",),
+    "report": ("reports",),
 }
 
 
@@ -65,8 +74,9 @@ def test_killed_or_interrupted_in_any_stage_it_ends_as_if_nothing_had_happened(
 ):
     workspace, asked = tmp_path / "workspace", {"embed": (signal.SIGINT, 130), "dedup": (signal.SIGTERM, 143)}
     for stage in FOLDERS:
-        again = () if stage == "ingest" else ("--refresh", stage)  # the run killed before may have got further
-        process = start(*again, deaf_to_ctrl_c=stage == "dedup")  # as in the background of a script
+        for folder in MADE.get(stage, ()):  # the run killed before may have got further
+            shutil.rmtree(workspace / folder, ignore_errors=True)
+        process = start(deaf_to_ctrl_c=stage == "dedup")  # as in the background of a script
         wait_for_stage(process, workspace, stage)
         if stage not in asked:
             process.kill()
@@ -88,14 +98,20 @@ def test_killed_or_interrupted_in_any_stage_it_ends_as_if_nothing_had_happened(
     assert not leftovers(workspace)
 
 
-def test_damaged_files_are_built_again_by_the_run_that_reads_them(workspace, run_sample, outcome, finished):
+def test_a_damaged_file_ends_the_run_that_reads_it_and_the_next_builds_it_again(
+    workspace, run_sample, outcome, finished
+):
     damaged = [min((workspace / folder).glob("*.parquet")) for folder in ("documents", "scores", "duplicates")]
     for path in damaged:
         content = bytearray(path.read_bytes())
         content[40] ^= 1  # in the first page: the file is taken for current until it is read
         path.write_bytes(content)
-    summary = run_sample(workspace, refresh=["embed", "select", "materialize"])
-    assert summary.status == "done"
+    for folder in ("embeddings", "masks", "dataset"):
+        shutil.rmtree(workspace / folder)
+    for _ in damaged:
+        with pytest.raises(DiscardedError, match="it is deleted: run again to build it again"):
+            run_sample(workspace)
+    assert run_sample(workspace).status == "done"
     assert outcome(workspace) == outcome(finished)
     for path in damaged:
         assert path.read_bytes() == (finished / path.relative_to(workspace)).read_bytes()

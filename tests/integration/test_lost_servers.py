@@ -22,9 +22,15 @@ pytestmark = pytest.mark.long
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def requests_refused(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) != 0
+@contextlib.contextmanager
+def serving_at(port: int, home: Path, environment: dict[str, str]) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run the module of the temporary server as a server of the user's."""
+    module = [sys.executable, "-m", "fineweb_mask.flows.processes.temporary_server"]
+    with socket.create_server(("127.0.0.1", port)) as listener:
+        of = listener.fileno()
+        server = subprocess.Popen([*module, str(of), str(home)], env=environment, stdin=subprocess.PIPE, pass_fds=[of])
+    with server:
+        yield server
 
 
 class OnTerminal:
@@ -107,15 +113,15 @@ def test_killed_it_takes_its_server_along(on_terminal: OnTerminal) -> None:
     server.wait(timeout=30)
 
 
-def test_its_server_killed_another_takes_its_place(on_terminal: OnTerminal) -> None:
+def test_its_server_killed_it_says_so_and_is_to_be_resumed(on_terminal: OnTerminal) -> None:
     run = on_terminal
     run.wait_until(lambda: run.shown() and (run.workspace / "documents").is_dir())
     [server] = run.servers()
     server.kill()
     codes: list[int] = []
     run.wait_until(lambda: codes.extend(code for code in [run.code()] if code is not None) or codes)
-    assert codes == [0], run.shown()
-    assert len(list((run.workspace / "scores").glob("*.parquet"))) == 4
+    assert codes == [1], run.shown()
+    assert "the temporary Prefect server does not answer any more: " in run.shown()
     assert "Traceback" not in run.shown()
 
 
@@ -124,11 +130,8 @@ def test_a_server_of_the_user_s_that_dies_costs_no_work(small_sample: tuple[str,
     own = {"PREFECT_HOME": str(tmp_path / "prefect"), "PREFECT_API_URL": f"http://127.0.0.1:{port}/api"}
     environment = os.environ | own | {"PREFECT_CLIENT_MAX_RETRIES": "1"}  # of five, which take a minute each time
     (tmp_path / "prefect").mkdir()
-    server = [sys.executable, "-m", "fineweb_mask.flows.processes.temporary_server", str(port), own["PREFECT_HOME"]]
     command = sample_command(workspace, small_sample)
-    with subprocess.Popen(server, env=environment, stdin=subprocess.PIPE) as serving:
-        while requests_refused(port):
-            time.sleep(0.1)
+    with serving_at(port, Path(own["PREFECT_HOME"]), environment) as serving:
         with (tmp_path / "output").open("wb") as output:
             run = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)
         while run.poll() is None and not (workspace / "scores").is_dir():
@@ -141,7 +144,7 @@ def test_a_server_of_the_user_s_that_dies_costs_no_work(small_sample: tuple[str,
     assert "Traceback" not in "".join(said)
     said = [line for line in said if not line.startswith(("reads  ", "columns  "))]  # the inventory
     assert len(said) <= 5  # two of them before the server was missed
-    assert f"the Prefect server at http://127.0.0.1:{port}/api does not answer any more: start it, and" in said[-1]
+    assert f"the Prefect server at http://127.0.0.1:{port}/api cannot be used (" in said[-1]
     before = {path: path.stat().st_ino for path in (workspace / "dataset" / "data").rglob("*.parquet")}
     del environment["PREFECT_API_URL"]
     again = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=False)

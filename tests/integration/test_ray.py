@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 
-from fineweb_mask.flows.cluster.cluster import RETRIES, Cluster, LostJobError
+from fineweb_mask.flows.cluster.cluster import RETRIES, LostJobError, RayCluster
 from fineweb_mask.flows.display.progress import Screen, StageProgress, screen
 from fineweb_mask.models.dedup.minhash import Sketch
 from fineweb_mask.models.runtime.stopping import StoppedError
-from fineweb_mask.models.settings import EmbeddingSettings, EngineSettings, IngestSettings, SourceSettings
+from fineweb_mask.models.settings import EmbeddingSettings, IngestSettings, SourceSettings
 from fineweb_mask.tasks.dedup.sketch import SketchJob
 from fineweb_mask.tasks.embed import resolve_encoder
 from fineweb_mask.tasks.ingest import IngestJob
@@ -54,12 +54,12 @@ class Nodes(NamedTuple):
 
 
 def begin_cluster(calls: list[str]) -> Nodes:
-    from ray.cluster_utils import Cluster as RayCluster
+    from ray.cluster_utils import Cluster
 
     head = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
     for attempt in range(ATTEMPTS):
         try:
-            nodes = Nodes(RayCluster(initialize_head=True, head_node_args=head), calls)
+            nodes = Nodes(Cluster(initialize_head=True, head_node_args=head), calls)
             nodes.add(resources={"b": 1})
         except Exception:
             if attempt == ATTEMPTS - 1:
@@ -199,27 +199,6 @@ def test_interrupted_a_run_ends_in_seconds_and_leaves_nothing_on_the_cluster(
     assert running_jobs() == []
 
 
-@pytest.mark.long
-def test_a_run_in_the_background_whose_raylet_dies_says_so_and_the_next_goes_on(
-    small_sample, server, finished, tmp_path
-):
-    """Its parent ends at once, as that of `nohup`: by itself, Ray would end it with its raylet."""
-    workspace, output = tmp_path / "w", tmp_path / "output"
-    command = sample_command(workspace, (*small_sample, "engine.kind=ray"))
-    shell = ["sh", "-c", '"$@" > "$0" 2>&1 & echo $!', str(output), *command]
-    run = psutil.Process(int(subprocess.check_output(shell, cwd=ROOT, env=with_server())))
-    while run.is_running() and not list((workspace / "scores").glob("*.parquet")):
-        time.sleep(0.05)
-    [raylet] = [process for process in run.children(recursive=True) if process.name() == "raylet"]
-    raylet.kill()
-    run.wait(300)
-    said = output.read_text()
-    assert "the raylet, Ray's process on this machine, died: run again to resume" in said
-    assert not [line for line in said.splitlines() if "(raylet)" in line or "oken auth" in line]  # Ray's own words
-    assert subprocess.run(command, cwd=ROOT, env=with_server(), capture_output=True, check=False).returncode == 0
-    assert local_data(workspace) == local_data(finished) != []
-
-
 def running_jobs() -> list[str]:
     """Return the command lines of processes that run a job."""
     lines = [process.info["cmdline"] or [""] for process in psutil.process_iter(["cmdline"])]
@@ -242,7 +221,7 @@ def test_a_job_that_is_started_while_the_run_ends_starts_no_other_ray(address, t
 
     documents = StageFile(stage="ingest", name="a", path="documents/a.parquet", rows=1, bytes=1, fingerprint="0")
     job = SlowJob(root=str(tmp_path), documents=documents, sketch=Sketch())
-    cluster = Cluster(EngineSettings(kind="ray"))
+    cluster = RayCluster()
     with ThreadPoolExecutor() as threads:
         try:
             answer = threads.submit(cluster.submit, job)
@@ -265,11 +244,11 @@ def end_a_process(name: str) -> None:
     raise TimeoutError(name)
 
 
-def processes_with_a_gpu(cluster: Cluster) -> list[int]:
+def processes_with_a_gpu(cluster: RayCluster) -> list[int]:
     """Return the ids of the processes that hold a GPU, on whichever machine they are."""
     import ray
 
-    ids: list[int] = ray.get([worker.process.remote() for worker in cluster.workers])
+    ids: list[int] = ray.get([worker.__ray_call__.remote(lambda _: os.getpid()) for worker in cluster.workers])
     return ids
 
 
@@ -286,7 +265,7 @@ def test_ends_of_processes_are_survived_and_one_with_a_gpu_keeps_its_model(
     source = SourceSettings(path=str(sample_corpus / "corpus"))
     settings = EmbeddingSettings(model=str(minilm), max_tokens=16)
     model = resolve_encoder(settings)
-    cluster, joined = Cluster(EngineSettings(kind="ray"), gpus=1), None
+    cluster, joined = RayCluster(gpus=1), None
     try:
         jobs = [
             IngestJob(root=workspace.address, shard=shard, source=source, settings=IngestSettings())
@@ -333,10 +312,10 @@ def test_processes_with_a_gpu_that_never_start_end_the_job_with_a_reason(address
         def __init__(self) -> None:
             os._exit(1)
 
-        def process(self) -> int:
-            return 0
+        def work_on(self, *_: str) -> str:
+            return ""
 
-    cluster = Cluster(EngineSettings(kind="ray"), gpus=1)
+    cluster = RayCluster(gpus=1)
     cluster.worker_type = ray.remote(num_cpus=1, max_restarts=RETRIES)(NeverStarts)
     settings = EmbeddingSettings(model=str(minilm))
     documents = StageFile(stage="ingest", name="a", path="documents/a.parquet", rows=1, bytes=1, fingerprint="0")

@@ -1,7 +1,6 @@
 """Runs stage by stage, again on request, and shard by shard; and what a workspace holds of their stages."""
 
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -11,8 +10,6 @@ from prefect.settings import PREFECT_API_URL
 from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
-from fineweb_mask.flows.pipeline.run import MissingInputError
-from fineweb_mask.flows.report import report
 from fineweb_mask.flows.status.garbage import collect_garbage
 from fineweb_mask.flows.status.inspection import StatusError, workspace_status
 from fineweb_mask.tasks.workspace.records.runs import LastRun
@@ -80,18 +77,6 @@ def test_the_command_says_where_a_run_stopped(workspace, server, small_sample, m
     assert list(found) == ["status", "workspace", "until", "quarantined", "stages"]
     assert (found["until"], [stage["stage"] for stage in found["stages"]]) == ("ingest", ["ingest"])
     assert state(workspace) == DONE
-
-
-def test_a_stage_is_run_again_on_request(workspace, run_sample):
-    scores = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in (workspace / "scores").glob("*.parquet")}
-    assert built(run_sample(workspace, refresh=["score"])) == {"score": 4}
-    for path, (content, written) in scores.items():
-        assert path.read_bytes() == content
-        assert path.stat().st_mtime_ns > written
-    assert built(run_sample(workspace, refresh=["embed"], until="embed")) == {"embed": 4}
-    assert built(run_sample(workspace, refresh=["dedup"])) == {
-        "dedup": 1 + 1  # the lists, and the losses by group
-    }
 
 
 def test_status_tells_done_missing_and_stale(workspace, server):
@@ -186,52 +171,3 @@ def test_status_says_when_the_source_is_gone(workspace, tmp_path):
     LastRun(settings=last.settings.model_copy(update={"source": source}), folder=last.folder).save(opened)
     with pytest.raises(StatusError, match="out of reach"):
         workspace_status(Path(workspace))
-
-
-@pytest.mark.long
-def test_the_report_is_a_command(workspace, server):
-    page = workspace / "reports" / "index.html"
-    before = page.read_text(encoding="utf-8")
-    assert "By language" not in before.replace("By language score decile", "")
-    arguments = ["report", str(workspace), "--by", "file_path", "--sample", "300", "--json"]
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 0, result.output
-    summary = json.loads(result.stdout.splitlines()[-1])
-    assert summary["report"] == str(page)
-    assert summary["seconds"] > 0
-    assert len(summary["plots"]) == 13
-    assert all(Path(path).is_file() for path in [*summary["plots"], summary["metrics"]])
-    after = page.read_text(encoding="utf-8")
-    assert re.search(r'alt="Share selected of each file.path[.] ', after)
-    assert "Measured on 300 of 1,892 eligible and 300 of 473 selected" in after
-    stages = json.loads(Path(summary["metrics"]).read_text(encoding="utf-8"))["stages"]
-    embed = next(stage for stage in stages if stage["stage"] == "embed")
-    assert (embed["files"], embed["cached"], embed["seconds"], embed["documents"]) == (4, 4, 0, 1892)
-    assert embed["built_seconds"] > 0  # from the record of the run that embedded them
-    assert state(workspace) == DONE  # the settings given are kept
-    wrong = {
-        ("--by", "genre"): "no document has a column 'genre'",
-    }
-    for arguments, message in wrong.items():
-        result = CliRunner().invoke(app, ["report", str(workspace), *arguments])
-        assert result.exit_code == 2, result.output
-        assert message in result.output
-
-
-@pytest.mark.long
-def test_the_report_leaves_out_shards_that_were_set_aside(hostile_run):
-    page = hostile_run.workspace / "reports" / "index.html"
-    before = page.stat().st_mtime_ns
-    stage = report(settings_of(hostile_run.workspace))
-    assert (stage.stage, stage.files, stage.cached) == ("report", 2, 1)  # what the selection teaches is known
-    assert page.stat().st_mtime_ns > before
-
-
-def test_a_report_needs_a_selection(workspace, server):
-    settings = settings_of(workspace)
-    selection = settings.selection.model_copy(update={"lamb": 0.55})
-    with pytest.raises(MissingInputError, match=r"select .* is not done: run the recipe first"):
-        report(settings.model_copy(update={"selection": selection}))
-    ingest = settings.ingest.model_copy(update={"min_chars": 3})
-    with pytest.raises(MissingInputError, match="no shard has come so far: run the recipe first"):
-        report(settings.model_copy(update={"ingest": ingest}))

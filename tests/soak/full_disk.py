@@ -25,7 +25,14 @@ MIB = 2**20
 ROOMY = 2048 * MIB
 PAGE = 4096  # bytes, of which a file in memory takes whole ones
 FULL = re.compile(r"No space left on device \(more than the [\d,]+ bytes that are free were needed\): free some space")
-STAGES = ("ingest", "score", "embed", "select", "materialize", "report")
+STAGES = {  # with the folder that is deleted so that it is run again
+    "ingest": "documents",
+    "score": "scores",
+    "embed": "embeddings",
+    "select": "masks",
+    "materialize": "dataset",
+    "report": "reports",
+}
 MOST_PAGES = 64  # free before a stage's own files, for records of the run and what it reads
 
 
@@ -82,7 +89,8 @@ def in_stage(soak: Soak, stage: str) -> str:
         stat = os.statvfs(workspace)
         used, found = (stat.f_blocks - stat.f_bfree) * stat.f_frsize, ""
         for pages in range(MOST_PAGES):  # a file of scores takes one or two
-            again = (*RUN, "--until", stage, "--refresh", stage)
+            rmtree(workspace / STAGES[stage], ignore_errors=True)
+            again = (*RUN, "--until", stage)
             found = told(attempt(soak, workspace, again, f"size={used + pages * PAGE}"))
             if not found or stage in found:
                 break
@@ -96,7 +104,8 @@ def read_only(soak: Soak) -> str:
     """Run on a disk that cannot be written."""
     with disk(soak) as workspace:
         copytree(soak.undisturbed, workspace)
-        message = attempt(soak, workspace, (*RUN, "--refresh", "score"), "ro", "rw")
+        rmtree(workspace / STAGES["score"])
+        message = attempt(soak, workspace, RUN, "ro", "rw")
         soak.check(workspace)
     if "Read-only" not in message:
         raise FoundError(f"another message: {message}")

@@ -1,7 +1,7 @@
 """Kill runs anywhere, go on, and compare with a run that nothing disturbed: `make soak`, not part of the tests.
 
 `python -m tests.soak.kill_anywhere --kills 200`: runs over 8 small shards are killed (SIGKILL) at random moments,
-in one process, on Ray, in several blocks and with near-duplicates; and so are exports. Runs and the commands that
+in one process, on Ray, in several blocks and with near-duplicates. Runs and the commands that
 make pages and models are also killed right before and after every rename, and the temporary Prefect server is killed
 under a run. In the end the stage files, models and dataset have the bytes of the undisturbed run, no file is there that
 it has not, no finished stage file was made again, and no process of a killed run lives 10 s after the end of the next.
@@ -42,13 +42,11 @@ VARIANTS = {
     "near-duplicates": (*RUN, "--set=ingest.near_dedup=minhash"),
     "several blocks": (*RUN, "--set=selection.block_size=500"),
     "Ray": (*RUN, "--set=engine.kind=ray"),
-    "export": ("export",),
 }
 """What is killed at random moments; each has an equal share of the kills."""
 PAGES: tuple[tuple[str, ...], ...] = (
     ("compare", RECIPE, "--lambs", "0,0.5,1"),
     ("compare", RECIPE, "--variants", "mean_field,random,greedy"),
-    ("report",),
     ("train-quality",),
 )
 
@@ -155,7 +153,7 @@ def served(soak: Soak, scenario: Callable[..., str], *arguments: object) -> str:
 def main() -> int:
     """Run all scenarios."""
     parser = argparse.ArgumentParser(description="Kill runs anywhere and compare.")
-    parser.add_argument("--kills", type=int, default=200, help="Kills at random moments, of runs and exports.")
+    parser.add_argument("--kills", type=int, default=200, help="Kills at random moments.")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", help="Run only the scenarios that have this word in their name.", default="")
     options = parser.parse_args()

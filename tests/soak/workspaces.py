@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from shutil import copy
 
@@ -60,11 +60,6 @@ class Soak:
     def command(self, workspace: Path, arguments: Sequence[str]) -> list[str]:
         """Return the arguments of the command in a workspace."""
         match arguments[0]:
-            case "report":
-                return ["report", str(workspace)]
-            case "export":
-                written = ("--format=parquet", "--file-size=65536", f"--output={workspace}")
-                return ["export", str(self.undisturbed), *written]
             case "train-quality":
                 return ["train-quality", f"--input={LABELS}", f"--output={workspace / 'model.bin'}", "--force"]
         settings = (f"source.path={self.corpus}", *SETTINGS)
@@ -73,12 +68,12 @@ class Soak:
     @contextmanager
     def server(self) -> Iterator[None]:
         """Have the runs in the block use one Prefect server; without it, each starts a temporary one."""
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        url, module = f"http://127.0.0.1:{port}/api", "fineweb_mask.flows.processes.temporary_server"
         (folder := self.folder / "server").mkdir(exist_ok=True)
-        with self.started(module, str(port), str(folder), stdin=subprocess.PIPE):
+        with socket.create_server(("127.0.0.1", 0)) as listener, ExitStack() as running:
+            url, of = f"http://127.0.0.1:{listener.getsockname()[1]}/api", listener.fileno()
+            module = "fineweb_mask.flows.processes.temporary_server"
+            running.enter_context(self.started(module, str(of), str(folder), stdin=subprocess.PIPE, pass_fds=[of]))
+            listener.close()
             for _ in range(600):
                 with suppress(httpx.TransportError):
                     if httpx.get(f"{url}/health").is_success:
@@ -93,11 +88,19 @@ class Soak:
                 self.own = set()
 
     @contextmanager
-    def started(self, *command: str, stdin: int | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    def started(
+        self, *command: str, stdin: int | None = None, pass_fds: Sequence[int] = ()
+    ) -> Iterator[subprocess.Popen[bytes]]:
         """Start a module; its process is killed with the block."""
         with self.log.open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", *command], cwd=ROOT, env=self.environment, stdin=stdin, stdout=log, stderr=log
+                [sys.executable, "-m", *command],
+                cwd=ROOT,
+                env=self.environment,
+                stdin=stdin,
+                stdout=log,
+                stderr=log,
+                pass_fds=pass_fds,
             )
         try:
             yield process

@@ -50,7 +50,7 @@ def init(
         echo(line)
 
 
-def recipe_of_documents(source: str, workspace: str | None, scratch: Path | None) -> tuple[Path, list[str]]:
+def recipe_of_documents(source: str, workspace: str | None) -> tuple[Path, list[str]]:
     """Return the recipe of documents and what to say of it; it is in their workspace, or made as `init` would.
 
     Parameters
@@ -59,8 +59,6 @@ def recipe_of_documents(source: str, workspace: str | None, scratch: Path | None
         File, folder, glob or URL of documents.
     workspace
         Folder of this machine; None: one below `workspaces`, named after the source.
-    scratch
-        Folder that a new recipe is written to instead, if the workspace is to stay as it is.
 
     Raises
     ------
@@ -88,11 +86,10 @@ def recipe_of_documents(source: str, workspace: str | None, scratch: Path | None
         return path, [f"recipe     {path}, of an earlier run; without it a new one is made"]
     found = describe(source)
     Workspace(folder).check_is_ours()
-    written = path if scratch is None else scratch / RECIPE
-    with atomic_write(written) as partial:
-        partial.write_text(recipe_for(source, found, written, folder), encoding="utf-8")
+    with atomic_write(path) as partial:
+        partial.write_text(recipe_for(source, found, path, folder), encoding="utf-8")
     kept = f"{_ratio(found):.0%} of the documents, lamb {LAMB}, vectors of a model fitted on these texts"
-    return written, [*said_of(found), f"recipe     {path}: {kept}" if scratch is None else f"selects    {kept}"]
+    return path, [*said_of(found), f"recipe     {path}: {kept}"]
 
 
 def _name_of(source: str) -> str:

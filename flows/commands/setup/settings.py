@@ -8,7 +8,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from fineweb_mask.flows.commands._common import verb
-from fineweb_mask.flows.display.terminal import SafeConsole, echo, print_line
+from fineweb_mask.flows.display.terminal import SafeConsole, echo
 
 if TYPE_CHECKING:
     from fineweb_mask.models.settings.reference import Setting
@@ -21,17 +21,16 @@ def settings(
         typer.Argument(help="Section, such as selection, or setting, such as selection.lamb.", metavar="KEY"),
     ] = None,
     *,
-    every: Annotated[bool, typer.Option("--all", help="List all settings, not those alone that matter most.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print docs/settings.md.")] = False,
     schema: Annotated[
         bool, typer.Option("--schema", help="Print a JSON schema, by which editors check and complete recipes.")
     ] = False,
 ) -> None:
-    """List the settings of a recipe that matter most, those of a section, or one: key, type, default, meaning.
+    """List the settings of a recipe, those of a section, or one: key, type, default, meaning.
 
     Example: fineweb-mask settings selection.lamb
     """
-    from fineweb_mask.models.settings.reference import FIRST, REQUIRED, recipe_schema, sections, settings_of
+    from fineweb_mask.models.settings.reference import REQUIRED, recipe_schema, sections, settings_of
 
     if schema:
         echo(json.dumps(recipe_schema(), indent=2))
@@ -41,16 +40,10 @@ def settings(
         echo(as_markdown({name: settings_of(name) for name in sections()}).rstrip("\n"))
         return
     console = SafeConsole(highlight=False)
-    shortened = section is None and not every
     for setting in found:
-        if shortened and setting.key not in FIRST:
-            continue
         note = {"": "", REQUIRED: f", {REQUIRED}"}.get(setting.default, f", default {setting.default}")
         console.print(Text.assemble((setting.key, "bold"), f"  {setting.type}{note}"))
         console.print(Padding(Text(setting.meaning), (0, 0, 0, 4)))
-    if shortened:
-        more = f"{len(found) - len(FIRST)} more: settings --all, or settings SECTION: {', '.join(sections())}"
-        print_line(console, f"\n{more}")
 
 
 def as_markdown(found: "dict[str, list[Setting]]") -> str:

@@ -77,7 +77,7 @@ class RemoteFolder(Store):
             self._folder = TemporaryDirectory(prefix=f"{here.name}.", dir=here.parent, ignore_cleanup_errors=True)
         except OSError as error:
             raise StorageError(
-                f"engine.scratch: {here.parent}, which files of {url} are copied to, cannot be used: "
+                f"FINEWEB_MASK_SCRATCH: {here.parent}, which files of {url} are copied to, cannot be used: "
                 f"{error.strerror}: give a folder that can be written"
             ) from error
         self.root = Path(self._folder.name)

@@ -2,7 +2,6 @@
 
 import json
 import shlex
-import webbrowser
 from pathlib import Path
 
 import pytest
@@ -10,21 +9,9 @@ import typer
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
-from fineweb_mask.flows.commands import _common
-from fineweb_mask.flows.commands._common import (
-    FAILED,
-    QUARANTINED,
-    WRONG_USAGE,
-    Answer,
-    begin,
-    page_answer,
-    verb,
-)
+from fineweb_mask.flows.commands._common import FAILED, WRONG_USAGE, Result, begin, verb
 from fineweb_mask.flows.display.terminal import echo
-from fineweb_mask.flows.recipe import load_recipe
-from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.errors import SettingsError
-from fineweb_mask.tasks.workspace.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[3]
 BUG = "this should not happen, please report it with what --verbose prints: ValueError: "
@@ -35,14 +22,14 @@ class Found(BaseModel):
 
 
 @verb
-def example(number: int, *, fails: str = "") -> Answer:
+def example(number: int, *, fails: str = "") -> Result:
     """Find a number."""
     if fails == "before":
         raise SettingsError("mend this")
     begin("interrupted; nothing is lost")
     if fails:
         raise {"after": SettingsError("mend this"), "bug": ValueError("a bug"), "signal": KeyboardInterrupt()}[fails]
-    return Answer(Found(number=number), lambda: echo(f"found {number}"), code=number)
+    return Result(Found(number=number), lambda: echo(f"found {number}"), code=number)
 
 
 @pytest.mark.parametrize(
@@ -66,9 +53,6 @@ def test_a_function_with_an_answer_is_a_command(arguments, code, said):
     assert all(word in shown for word in ("Find a number.", "--fails", "--json"))
 
 
-UNWRITABLE = UnicodeEncodeError("utf-8", "a\udcff", 1, 2, "surrogates not allowed")
-
-
 @pytest.mark.parametrize(
     ("error", "begun", "code", "message"),
     [
@@ -79,12 +63,11 @@ UNWRITABLE = UnicodeEncodeError("utf-8", "a\udcff", 1, 2, "surrogates not allowe
         (KeyboardInterrupt(), False, 130, "interrupted"),
         (typer.Exit(WRONG_USAGE), True, WRONG_USAGE, ""),
         (ValueError("broken\nSee:\nhttps://example.org"), False, FAILED, f"{BUG}broken See: https://example.org"),
-        (UNWRITABLE, True, FAILED, "an argument or a name has to be in UTF-8, received 'a\\udcff'"),
     ],
 )
 def test_an_error_is_printed_once_in_a_line_and_of_a_bug_its_type(error, begun, code, message, capsys):
     @verb
-    def fails() -> Answer:
+    def fails() -> Result:
         if begun:
             begin()
         raise error
@@ -112,8 +95,6 @@ WRONG = {  # arguments of a command, with what they add to it, and the message
     },
     RUN: {
         "--refit everything": "--refit takes one of encoder, quality, selection, received 'everything'",
-        "--shards 3/2": "--shards: a share is I/N, such as 2/8 for the second of eight, received '3/2'",
-        "--shards 1/2 --until score": "--shards takes no --refit, no --refresh",
         "--until materialise": "received 'materialise'; did you mean 'materialize'?",
         "--workspace hf://datasets/x/y": "workspace: hf:// can be a source only: on the hub every file would be",
     },
@@ -144,14 +125,12 @@ WRONG = {  # arguments of a command, with what they add to it, and the message
         "--set autotune_seconds=60": "training.autotune_seconds: is gone: ",
         "--output model": "the model's name must end in .bin",
     },
-    "export nowhere --format parquet --json": {"": "nowhere must be a"},
-    "export {tmp_path} --format parquet --json": {"": "is neither a dataset nor a workspace with one"},
     "verify nowhere --json": {"": "nowhere must be a"},
     "verify {tmp_path} --json": {"": "is neither a dataset nor a workspace with one"},
     "push nowhere me/data --json": {"": "nowhere must be a"},
     "push {tmp_path} me/data --json": {"": "is neither a dataset nor a workspace with one"},
 }
-OF_A_WORKSPACE = {"why": "https://example.org", "sql": "'SELECT 1'", "status": "", "gc": "", "report": ""}
+OF_A_WORKSPACE = {"why": "https://example.org", "sql": "'SELECT 1'", "status": "", "gc": ""}
 WRONG |= {
     f"{command} {place} {more} --json": {"": "is no workspace: no run was started there"}
     for command, more in OF_A_WORKSPACE.items()
@@ -177,39 +156,3 @@ def test_wrong_arguments_end_with_2_and_one_line_before_any_work(
     assert message in answer["error"]
     assert "Traceback" not in done.output
     assert sorted(tmp_path.rglob("*")) == [mine.parent, mine, recipe]
-
-
-@pytest.mark.parametrize("quarantined", [{}, {"a": "why"}])
-def test_a_page_at_a_url_is_opened_from_its_local_copy(bucket, recipe, monkeypatch, quarantined):
-    for name in ("index.html", "plots/a.png"):
-        bucket.write(f"ws/compare/{name}", name.encode())
-    settings = load_recipe(recipe, workspace=f"{bucket.url}/ws")
-    workspace = Workspace(settings.workspace)
-    page = workspace.root / "compare" / "index.html"
-    summary = PageSummary.of(workspace, quarantined, [], page=page, metrics="metrics.json", documents=1)
-    opened = []
-    monkeypatch.setattr(_common, "open_page", opened.append)
-    shown = verb(lambda: page_answer(settings, summary, lambda: None, show=True))
-    with pytest.raises(typer.Exit) as ended:
-        shown()
-    assert ended.value.exit_code == (QUARANTINED if quarantined else 0)
-    [copied] = map(Path, opened)
-    assert copied.read_text() == "index.html"
-    assert (copied.parent / "plots" / "a.png").read_text() == "plots/a.png"
-
-
-@pytest.mark.parametrize(
-    ("place", "opened", "works"),
-    [
-        ("a page/index.html", "file://{root}/a%20page/index.html", True),
-        ("a page/index.html", "file://{root}/a%20page/index.html", False),
-        ("s3://bucket/index.html", None, True),
-    ],
-)
-def test_a_page_is_opened_or_its_place_is_printed(tmp_path, capsys, monkeypatch, place, opened, works):
-    asked: list[str] = []
-    monkeypatch.setattr(webbrowser, "open", lambda url: asked.append(url) or works)
-    monkeypatch.chdir(tmp_path)
-    _common.open_page(place)
-    assert asked == ([] if opened is None else [opened.format(root=tmp_path)])
-    assert (f"open {place} yourself" in capsys.readouterr().err) == (opened is None or not works)

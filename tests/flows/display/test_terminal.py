@@ -16,11 +16,9 @@ from fineweb_mask.flows.display.terminal import (
     print_paths,
     print_quarantined,
     print_selections,
-    print_verification,
     visible,
 )
 from fineweb_mask.flows.summary import PageSummary
-from fineweb_mask.tasks.dataset.verify import Verification
 from fineweb_mask.tasks.workspace.records.runs import QuarantinedShard
 
 
@@ -29,7 +27,7 @@ def test_control_and_invisible_characters_are_escaped():
     assert visible("a\nb\t", keep="\n") == "a\nb\\t"
 
 
-def test_lines_are_printed_as_they_are_and_estimated_tokens_are_said_to_be():
+def test_lines_are_printed_as_they_are():
     screen = io.StringIO()
     console = Console(file=screen, width=20)
     print_line(console, "[red]x[/red] " + "y" * 30)
@@ -37,11 +35,6 @@ def test_lines_are_printed_as_they_are_and_estimated_tokens_are_said_to_be():
     console.print(new_table("stage", "files"))
     lines = [line.rstrip() for line in screen.getvalue().splitlines()]
     assert lines == ["[red]x[/red] " + "y" * 30, "page     a/b.html", "stage  files"]
-    numbers = dict.fromkeys(("files", "bytes", "rows", "tokens", "repeated_ids"), 0)
-    for estimated, shown in ((None, "tokens 0"), (1_234, "tokens about 1,234 (estimated)")):
-        found = Verification(status="ok", dataset="d", **numbers, tokens_estimated=estimated, data=[], problems=[])
-        print_verification(Console(file=screen, width=100), found)
-        assert screen.getvalue().splitlines()[-1].endswith(shown)
 
 
 def test_no_number_of_a_table_of_selections_is_cut(capsys):

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from fineweb_mask.flows.pipeline.task_runs import TaskRuns
+from fineweb_mask.flows.pipeline.task_runs import TaskRuns, in_one_line
+from fineweb_mask.models.errors import DataError
 from fineweb_mask.tasks.workspace.job import BadShardError
 from tests.tasks.workspace.test_job import NumbersJob, numbers
 
@@ -49,3 +50,28 @@ def test_of_jobs_that_are_one_task_run_a_bad_shard_is_an_answer_and_a_bug_is_rai
     assert [runs.submit([job] * count) for count in (1, 3)] == ["numbers shard", "numbers shard to shard"]
     with pytest.raises(TypeError, match="a bug"):
         TaskRuns(1, Answers(file, TypeError("a bug")))._task_of(numbers).fn([job] * 2, [], "a to b")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (DataError("labels are empty: add some"), "labels are empty: add some"),
+        (FileNotFoundError(2, "No such file or directory", "a.parquet"), "a.parquet: No such file or directory"),
+        (TypeError("a bug"), None),
+        (OSError("without a number"), None),
+    ],
+)
+def test_what_a_person_can_mend_is_the_state_s_message_and_its_result_and_a_bug_is_raised(error, message):
+    @in_one_line
+    def run(error: Exception) -> Any:
+        """Run it."""
+        raise error
+
+    if message is None:
+        with pytest.raises(type(error)):
+            run(error)
+        return
+    state = run(error)
+    assert (run.__doc__, state.is_failed(), state.message) == ("Run it.", True, message)
+    with pytest.raises(type(error)):
+        state.result()

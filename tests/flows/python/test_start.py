@@ -38,7 +38,5 @@ def test_what_is_wrong_is_said_with_its_key():
         settings_of(RECIPE, {"selection": {"lamd": 1}})
     with pytest.raises(RecipeError, match=r"^source: is required$"):
         settings_of({name: section for name, section in RECIPE.items() if name != "source"})
-    with pytest.raises(RecipeError, match=r"^until takes .*, received 'embde'; did you mean 'embed'\?"):
-        fm.curate(RECIPE, until="embde")
-    with pytest.raises(RecipeError, match=r"^refresh takes one of ingest, .*, received 'fit'"):
-        fm.curate(RECIPE, refresh=["fit"])
+    with pytest.raises(RecipeError, match=r"^refit takes .*'qualty'; did you mean 'quality'"):
+        fm.curate(RECIPE, refit=["qualty"])

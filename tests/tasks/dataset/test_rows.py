@@ -139,7 +139,7 @@ def test_scores_are_found_by_row_and_only_selected_documents_need_one(tmp_path):
     [path] = tmp_path.glob("dataset-parts/**/*.parquet")
     assert pq.read_table(path)["edu"].equals(chosen["edu"])
     pq.write_table(chosen.slice(1), making.workspace.resolve(shard.scores))
-    with pytest.raises(WorkspaceError, match="1 selected documents have no score: run again with --refresh score"):
+    with pytest.raises(WorkspaceError, match="1 selected documents have no score: delete `scores`"):
         making.written(force=True)
 
 

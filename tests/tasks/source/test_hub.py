@@ -231,7 +231,7 @@ def test_a_dataset_on_the_hub_is_verified_at_its_commit(hub: HubServer, built: A
 
 def test_a_workspace_on_the_hub_is_refused_by_every_command(hub: HubServer) -> None:
     before = len(hub.requests)
-    for name, *rest in (["status"], ["sql", "select 1"], ["push", "me/data"], ["report"]):
+    for name, *rest in (["status"], ["sql", "select 1"], ["push", "me/data"]):
         done = CliRunner().invoke(app, [name, "hf://datasets/you/web", *rest])
         assert (done.exit_code, len(hub.requests)) == (WRONG_USAGE, before)
         assert "hf:// can be a source only" in done.stderr

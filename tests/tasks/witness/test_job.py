@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from fineweb_mask.models.errors import DataError
-from fineweb_mask.tasks.registry import refreshed_by
 from fineweb_mask.tasks.source.discovery import find_files
 from fineweb_mask.tasks.witness.documents import POOL, read_corpus
 from fineweb_mask.tasks.witness.job import measure_teaching
@@ -148,9 +147,3 @@ def test_the_sentence_names_the_control(random, lengths, expected):
     sentence = teaching_sentence({"sets": {POOL: measured}})
     assert re.search(expected, sentence)
     assert sentence.endswith(".")
-
-
-def test_a_report_that_is_built_again_takes_the_figures_that_are_current():
-    assert refreshed_by({"report"}) == {"report"}
-    assert refreshed_by({"select"}) > {"select", "partition", "materialize", "witness", "report"}
-    assert refreshed_by({"dedup"}) > {"dedup", "sketch"}

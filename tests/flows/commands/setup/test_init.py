@@ -60,7 +60,7 @@ def test_without_a_score_it_is_said_that_none_decides():
 
 def test_the_recipe_of_documents_is_in_their_workspace_and_is_what_init_would_write():
     source = corpus()
-    path, said = recipe_of_documents(source, None, None)
+    path, said = recipe_of_documents(source, None)
     assert path == Path("workspaces/my corpus/recipe.yaml")
     assert len(said) < 7
     assert said[0] == "documents  100; looked at 100 rows"
@@ -74,13 +74,13 @@ def test_the_recipe_of_documents_is_in_their_workspace_and_is_what_init_would_wr
 
 def test_a_recipe_that_is_in_the_workspace_is_kept_with_what_was_changed_in_it():
     source = corpus()
-    path, _ = recipe_of_documents(source, "here", None)
+    path, _ = recipe_of_documents(source, "here")
     path.write_text(path.read_text().replace("select_ratio: 0.25", "select_ratio: 0.4"))
-    again, said = recipe_of_documents(f"./{source}/", "here", None)
+    again, said = recipe_of_documents(f"./{source}/", "here")
     assert (again, load_recipe(again).selection.select_ratio) == (path, 0.4)
     assert said == ["recipe     here/recipe.yaml, of an earlier run; without it a new one is made"]
     with pytest.raises(RecipeError, match=r"here/recipe.yaml is the recipe of other documents than 'other.parquet'"):
-        recipe_of_documents("other.parquet", "here", None)
+        recipe_of_documents("other.parquet", "here")
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_no_recipe_is_written_where_none_can_be(source, workspace, said):
     Path("full/used").mkdir(parents=True)
     Path("full/used/.fineweb-mask").touch()
     with pytest.raises(FinewebMaskError, match=said):
-        recipe_of_documents(source, workspace, None)
+        recipe_of_documents(source, workspace)
     assert [path.name for path in Path("full").iterdir()] == ["used"]
 
 

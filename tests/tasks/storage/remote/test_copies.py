@@ -80,7 +80,7 @@ def test_copies_are_in_the_cache_folder_or_in_scratch(workspace, bucket, tmp_pat
 
 def test_a_folder_that_cannot_be_written_is_told_with_the_setting(bucket: Bucket, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(StorageError, match=r"engine\.scratch: .*file, which files of .* give a folder"):
+    with pytest.raises(StorageError, match=r"FINEWEB_MASK_SCRATCH: .*file, which files of .* give a folder"):
         Workspace(f"{bucket.url}/ws", tmp_path / "file")
 
 
