@@ -19,6 +19,8 @@ from fineweb_mask.flows.commands.compare import compare
 from fineweb_mask.flows.commands.dataset import push, verify
 from fineweb_mask.flows.commands.diff import diff
 from fineweb_mask.flows.commands.explore import explore
+from fineweb_mask.flows.commands.export import export
+from fineweb_mask.flows.commands.report import report
 from fineweb_mask.flows.commands.run import run
 from fineweb_mask.flows.commands.select import select
 from fineweb_mask.flows.commands.setup.init import init
@@ -47,9 +49,9 @@ def _root(
 
 
 COMMANDS: dict[str, tuple[Any, ...]] = {
-    "Start": (init, run, status, explore),
+    "Start": (init, run, status, explore, report),
     "Decide": (compare, tune),
-    "Result": (sql, why, diff, verify, push),
+    "Result": (sql, why, diff, verify, export, push),
     "Advanced": (settings, select, train_quality, gc),
 }
 """The commands, in the groups and in the order in which help lists them."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from fineweb_mask.flows.pipeline.dataset import export, materialize, report
-from fineweb_mask.flows.pipeline.duplicates import find_duplicates
+from fineweb_mask.flows.pipeline.duplicates import find_duplicates, sketch_shards
 from fineweb_mask.flows.pipeline.fit import (
     Models,
     Refit,
@@ -23,7 +23,7 @@ from fineweb_mask.flows.pipeline.fit import (
 )
 from fineweb_mask.flows.pipeline.losses import watch_groups
 from fineweb_mask.flows.pipeline.records import summarize
-from fineweb_mask.flows.pipeline.run import Files, ReachedError, Run
+from fineweb_mask.flows.pipeline.run import Files, ReachedError, Run, Share
 from fineweb_mask.flows.pipeline.selection import Prepared, Selection, check_any_document, prepared, select
 from fineweb_mask.flows.recipe import RecipeError, with_overrides
 from fineweb_mask.flows.summary import RunSummary, StoppedSummary
@@ -82,6 +82,8 @@ def prepare(run: Run) -> Prepared:
     is_watched = ingested.on_wiped_group == "stop" or ingested.groups is not None
     if is_watched:
         watch_groups(run, [ShardFiles(documents=file) for file in documents.values()])
+    if run.is_share:
+        sketch_shards(run, documents)
     run.reached("ingest")
     duplicates = find_duplicates(run, documents)
     if is_watched:
@@ -162,6 +164,24 @@ def check_stages(refit: Sequence[str], until: str | None, prefix: str = "") -> N
             raise RecipeError(f"{prefix}{option} takes one of {', '.join(allowed)}, received {unknown[0]!r}{hint}")
 
 
+def share_of(shards: str | None, until: str | None, prefix: str = "") -> tuple[str | None, Share | None]:
+    """Return the stage that a run stops after, and the share of the shards that it works on.
+
+    Raises
+    ------
+    RecipeError
+        If it is no share, or no stage that a share can stop after; the message puts the prefix before its option.
+    """
+    if shards is None:
+        return until, None
+    if until not in {None, "ingest"}:
+        raise RecipeError(f"{prefix}shards: of {prefix}until it takes only ingest, received {until!r}: leave it out")
+    try:
+        return until or "embed", Share.parse(shards)
+    except ValueError as error:
+        raise RecipeError(f"{prefix}shards: {error}") from error
+
+
 @cache
 def _flow() -> "Flow[..., RunSummary | StoppedSummary]":
     """Make the flow when it is first asked for: Prefect's import takes longer than a run with nothing to do."""
@@ -174,6 +194,7 @@ def _flow() -> "Flow[..., RunSummary | StoppedSummary]":
         refit: list[Refit] | None = None,
         overrides: dict[str, Any] | None = None,
         until: Until | None = None,
+        shards: str | None = None,
     ) -> RunSummary | StoppedSummary:
         """Turn the raw documents of a source into a selected dataset.
 
@@ -187,15 +208,19 @@ def _flow() -> "Flow[..., RunSummary | StoppedSummary]":
             Settings that replace the recipe's, by key or by section: `{"selection.lamb": 0.3}`.
         until
             The last stage that is run; None runs all. A later run goes on from there.
+        shards
+            The share of the shards that is prepared for others to select from, such as "2/8"; None is all.
 
         Raises
         ------
+        RecipeError
+            If `shards` is no share, or does not end before the shards are compared or selected from.
         BadShardError
             If no shard can be read, or one cannot and `ingest.on_bad_shard` is `fail`.
         """
         settings = with_overrides(settings, overrides)
-        until = None if until == "report" else until
-        with start_run(settings, refit=refit, until=until) as run:
+        until, share = share_of(shards, None if until == "report" else until)
+        with start_run(settings, refit=refit, until=until, share=share, keep=share is None) as run:
             try:
                 made = pipeline(run)
             except ReachedError as reached:

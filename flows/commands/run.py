@@ -18,6 +18,7 @@ from fineweb_mask.flows.display.terminal import (
     print_quarantined,
     told,
 )
+from fineweb_mask.flows.processes.environment import names_no_server
 from fineweb_mask.flows.recipe import load_recipe, packaged_recipes
 
 if TYPE_CHECKING:
@@ -49,6 +50,14 @@ def run(
             metavar="STAGE",
         ),
     ] = None,
+    shards: Annotated[
+        str | None,
+        typer.Option(
+            help="Only prepare a share of the source files, such as 2/8, for machines that fill one workspace: "
+            "with --until ingest on each, then without; a run without --shards goes on from there.",
+            metavar="I/N",
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what is read, what is done already and what would be built.")
     ] = False,
@@ -60,12 +69,13 @@ def run(
     file = _recipe(recipe, workspace)
     with common.recipe_checked():
         settings = load_recipe(file, overrides or [], workspace)
-        from fineweb_mask.flows.curate import check_stages
+        from fineweb_mask.flows.curate import check_stages, share_of
         from fineweb_mask.flows.pipeline.inputs import check_inputs
         from fineweb_mask.models.settings.quality import quality_note
         from fineweb_mask.tasks.source.inventory import take_inventory
 
         check_stages(refit or [], until, "--")
+        share_of(shards, until, "--")
         inputs = check_inputs(settings)
     source = take_inventory(inputs.source, settings.source)
     for line in filter(None, [*told(source.lines()), quality_note(settings.model_dump(mode="json"))]):
@@ -79,10 +89,16 @@ def run(
             echo(line, err=True)
         found = status_of(inspect_recipe(inputs.workspace, settings))
         return common.Result(found, lambda: print_status(found))
-    with common.flow_shown():
-        from fineweb_mask.flows.curate import curate
+    summary: RunSummary | StoppedSummary | None = None
+    if not (refit or until or shards) and names_no_server():  # else a Prefect server is to show the run
+        from fineweb_mask.flows.status.inspection import finished_run
 
-        summary = curate(settings, refit, until=until)
+        summary = finished_run(settings)
+    if summary is None:
+        with common.flow_shown():
+            from fineweb_mask.flows.curate import curate
+
+            summary = curate(settings, refit, until=until, shards=shards)
     code = common.QUARANTINED if summary.quarantined else 0
     return common.Result(summary, lambda: _print_summary(summary, settings), code)
 

@@ -7,7 +7,7 @@ the current ones, have the others built, quarantine bad shards, and return when 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from fineweb_mask.flows.summary import StageSummary
 from fineweb_mask.models.settings import PipelineSettings
@@ -51,6 +51,36 @@ class ReachedError(Exception):
     """The stage is done that the run stops after; its text is the name of the stage."""
 
 
+class Share(NamedTuple):
+    """One of several equal shares of the shards, for machines that fill one workspace together."""
+
+    number: int  # from 1
+    of: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a share such as `2/8`.
+
+        Raises
+        ------
+        ValueError
+            If it is none.
+
+        Examples
+        --------
+        >>> Share.parse("2/8")
+        Share(number=2, of=8)
+        """
+        number, slash, of = text.partition("/")
+        if slash and number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of):
+            return cls(int(number), int(of))
+        raise ValueError(f"a share is I/N, such as 2/8 for the second of eight, received {text!r}")
+
+    def others(self, shards: list[str]) -> frozenset[str]:
+        """Return the shards that are of other shares."""
+        return frozenset(shards).difference(shards[self.number - 1 :: self.of])
+
+
 class Run:
     """One run of a flow over the shards of a source.
 
@@ -68,6 +98,8 @@ class Run:
         Names of the stages whose models are fitted again.
     until
         The stage that the run stops after; None: none.
+    share
+        The shards that this run works on; those of others are as their runs left them. None: all.
     task_runs
         Submits jobs to Prefect. None in a run that only looks.
     ui
@@ -89,6 +121,7 @@ class Run:
         listing: Listing | None = None,
         refit: Collection[str] = (),
         until: str | None = None,
+        share: Share | None = None,
         task_runs: "TaskRuns | None" = None,
         ui: "PrefectUi | None" = None,
         source: "Inventory | None" = None,
@@ -110,6 +143,8 @@ class Run:
         self.ui = ui
         self.source = source
         self._until = until
+        self.is_share = share is not None
+        self._others = frozenset() if share is None else share.others(list(self.shards))
         self.task_runs = task_runs
         self._stages: dict[str, StageSummary] = {}
         self._built_seconds: dict[str, float] = defaultdict(float)  # by stage, of all runs that wrote its files
@@ -222,11 +257,19 @@ class Run:
         for job, file in current:
             self._end(job, file)
         self.task_runs.show_current(current)
-        missing = [(place, job) for place, job in enumerate(jobs) if outputs[place] is None]
+        missing = [
+            (place, job)
+            for place, job in enumerate(jobs)
+            if outputs[place] is None and not self._is_left_to_others(job)
+        ]
         for place, answer in self.task_runs.built(missing, at_once):
             outputs[place] = self._result(jobs[place], answer)
         self.found[jobs[0].stage.shown_as] += zip(jobs, outputs, strict=True)
         return outputs
+
+    def _is_left_to_others(self, job: StageJob) -> bool:
+        """Return whether a run of another share does a job; what is compared are the documents of all shards."""
+        return job.name in self._others and (self._until == "ingest" or job.stage.shown_as in {"score", "embed"})
 
     def _result(self, job: StageJob, answer: StageFile | BaseException) -> StageFile | None:
         stage = job.stage.shown_as

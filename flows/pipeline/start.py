@@ -16,7 +16,7 @@ from fineweb_mask.flows.display.prefect_ui import published_to_ui
 from fineweb_mask.flows.pipeline.fit import REFITTED, Refit
 from fineweb_mask.flows.pipeline.inputs import check_inputs, doubts, remember
 from fineweb_mask.flows.pipeline.records import recorded
-from fineweb_mask.flows.pipeline.run import Run
+from fineweb_mask.flows.pipeline.run import Run, Share
 from fineweb_mask.flows.pipeline.task_runs import TaskRuns, in_one_line
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.forward.device import choose_devices
@@ -84,6 +84,7 @@ def start_run(
     *,
     refit: Sequence[Refit] | None = None,
     until: str | None = None,
+    share: Share | None = None,
     keep: bool = True,
 ) -> Iterator[Run]:
     """Open the workspace and yield a run, which is recorded. If the block raises, running tasks are asked to stop.
@@ -96,6 +97,8 @@ def start_run(
         What is fitted again on the corpus as it is now.
     until
         The stage that the run stops after; None: none.
+    share
+        The shards that the run works on; None: all.
     keep
         Whether the recipe is saved as that of the workspace's last run, and the catalog updated. Otherwise it is saved
         only if the workspace had no run before.
@@ -134,6 +137,7 @@ def start_run(
             listing=Listing(workspace),
             refit=[stage.name for name in refit or [] for stage in REFITTED[name]],
             until=until,
+            share=share,
             task_runs=TaskRuns(workers, cluster, group=-(-len(shards) // MOST_TASK_RUNS), ui=ui),
             ui=ui,
             source=inventory,

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from threading import Event
 
 ENVIRONMENT_DEFAULTS = {  # a value that the user has set is kept
@@ -51,3 +52,24 @@ def without_proxy(environment: Mapping[str, str]) -> dict[str, str]:
         own = () if "*" in named else THIS_MACHINE
         found[name] = ",".join([*named, *(one for one in own if one not in named)])
     return found
+
+
+def names_no_server() -> bool:
+    """Return whether a run would surely use a temporary server of Prefect, which is not imported to know it.
+
+    False where any of Prefect's settings files may name a server: its profiles, or a file of the current folder.
+    """
+    if os.environ.get("PREFECT_API_URL") or os.environ.get("PREFECT_PROFILE"):
+        return False
+    home = Path(os.environ.get("PREFECT_HOME", Path.home() / ".prefect")).expanduser()
+    profiles = Path(os.environ.get("PREFECT_PROFILES_PATH", home / "profiles.toml"))
+    files = (profiles, Path(".env"), Path("prefect.toml"), Path("pyproject.toml"))
+    return not any("prefect_api" in text or "tool.prefect" in text for text in map(_lower_text, files))
+
+
+def _lower_text(path: Path) -> str:
+    try:
+        text = path.read_text(errors="replace").lower()
+    except OSError:
+        return ""
+    return f"{text} prefect_api" if path.name == "prefect.toml" else text

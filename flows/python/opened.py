@@ -45,6 +45,11 @@ class OpenedWorkspace:
         self._workspace = workspace
 
     @property
+    def fates(self) -> "DuckDBPyRelation":
+        """A row for each document that the source held: the stage that decided on it last, and how."""
+        return self.sql("FROM fates")
+
+    @property
     def selected(self) -> "DuckDBPyRelation":
         """The selected documents, with their scores, as the dataset has them."""
         return self.sql("FROM selected")

@@ -1,8 +1,9 @@
-"""Look at what a workspace holds of every stage, from its files alone.
+"""Look at what a workspace holds of every stage, from its files alone; end a run that has nothing to do.
 
 The stages are those of `flows/curate.py`, over a run that builds nothing. Nothing here needs Prefect.
 """
 
+import logging
 from collections.abc import Container, Sequence
 from contextlib import chdir, suppress
 from functools import cached_property
@@ -12,8 +13,10 @@ from pydantic import BaseModel, ValidationError
 
 from fineweb_mask.flows.curate import pipeline
 from fineweb_mask.flows.pipeline.fit import number_of_fits
-from fineweb_mask.flows.pipeline.inputs import find_inputs
+from fineweb_mask.flows.pipeline.inputs import doubts, find_inputs
+from fineweb_mask.flows.pipeline.records import recorded, summarize
 from fineweb_mask.flows.pipeline.run import PerShard, Run, UnfinishedError
+from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.models.urls import reject_credentials, require_writable
@@ -23,11 +26,15 @@ from fineweb_mask.tasks.dedup.duplicates import DedupJob
 from fineweb_mask.tasks.embed import EmbedJob
 from fineweb_mask.tasks.registry import STAGES, stages_shown_as
 from fineweb_mask.tasks.score import ScoreJob
+from fineweb_mask.tasks.source.inventory import take_inventory
+from fineweb_mask.tasks.storage.atomic import disk_errors_explained
 from fineweb_mask.tasks.workspace.job import BadShardError, StageJob
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.records.runs import LastRun, QuarantinedShard, run_records
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
+
+logger = logging.getLogger(__name__)
 
 BEFORE_SELECTION = ("source", "ingest", "quality", "embedding")
 """Sections of a recipe by which it is decided whether a shard can be used."""
@@ -236,3 +243,33 @@ def _stage(run: Run, stage: str) -> StageStatus:
         seconds=round(seconds, 3),
         documents_per_second=round(rows / seconds, 1) if rows and seconds else None,
     )
+
+
+def finished_run(settings: PipelineSettings) -> RunSummary | None:
+    """Run the pipeline if that means to build nothing: every output of the recipe is there and current.
+
+    It leaves what every run leaves: its record, the recipe as that of the last run, and the catalog.
+
+    Returns
+    -------
+    RunSummary | None
+        None if there is a job to do, or was never a run; nothing is done then.
+    """
+    workspace = Workspace(settings.workspace)
+    if not workspace.exists(LastRun.path(workspace)):
+        return None
+    inputs = find_inputs(settings)
+    inventory = take_inventory(inputs.source, inputs.settings.source)
+    with workspace.in_use(), disk_errors_explained(workspace.root, "the record of the run"):
+        run = Run(
+            workspace, inputs.settings, inputs.shards, inputs.models, listing=Listing(workspace), source=inventory
+        )
+        try:
+            made = pipeline(run)
+        except UnfinishedError:
+            return None
+        for line in doubts(inputs, inventory):
+            logger.warning("%s", line)
+        with recorded(run, "curate"), workspace.alone():
+            LastRun(settings=run.settings, folder=str(Path.cwd()), source=inventory.model_dump()).save(workspace)
+        return summarize(run, *made)

@@ -12,9 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_samples.outcome import outcomes
+from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.flows.status.garbage import collect_garbage
-from fineweb_mask.flows.status.inspection import workspace_status
+from fineweb_mask.flows.status.inspection import finished_run, workspace_status
 from fineweb_mask.tasks.workspace.manifest import read_manifest
+from fineweb_mask.tasks.workspace.records.runs import RunRecord
 from tests.integration.conftest import built, sample_command, with_server
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,18 +34,38 @@ def masks(workspace: Path) -> dict[str, bytes]:
     return {shard: (workspace / path).read_bytes() for shard, path in files}
 
 
-def test_a_second_run_builds_nothing_and_accounts_for_every_document(workspace, finished, run_sample, sample_corpus):
+def test_a_second_run_builds_nothing_and_accounts_for_every_document(
+    workspace, finished, run_sample, small_sample, sample_corpus
+):
+    """It needs files alone; without Prefect, it leaves and returns the same."""
+    settings = load_recipe(ROOT / "deployments" / "recipes" / "sample.yaml", small_sample, str(workspace))
     shutil.rmtree(workspace / "cache")
-    summary = run_sample(workspace)
-    assert built(summary) == {}
+    by_prefect = run_sample(workspace)
+    assert built(by_prefect) == {}
     assert contents(workspace / "dataset") == contents(finished / "dataset")
     sources = sum(pq.read_metadata(path).num_rows for path in (sample_corpus / "corpus").glob("*.parquet"))
-    kept, dropped = summary.documents_kept, summary.dropped
-    assert summary.documents_in == sources == kept + sum(dropped.values()) + summary.not_selected
-    assert kept == rows(workspace).num_rows == round(0.25 * summary.counts.documents_eligible)
+    kept, dropped = by_prefect.documents_kept, by_prefect.dropped
+    assert by_prefect.documents_in == sources == kept + sum(dropped.values()) + by_prefect.not_selected
+    assert kept == rows(workspace).num_rows == round(0.25 * by_prefect.counts.documents_eligible)
     assert {"duplicate", "wrong_language", "null_text", "empty_text", "too_short"} <= dropped.keys()
-    assert Path(summary.card).is_file()
-    assert Path(summary.report).is_file()
+    assert Path(by_prefect.card).is_file()
+    assert Path(by_prefect.report).is_file()
+
+    catalog = workspace / "catalog.duckdb"
+    catalog.unlink()
+    records = sorted((workspace / "runs").iterdir())
+    summary = finished_run(settings)
+    assert summary == by_prefect
+    assert catalog.is_file()
+    *same, by_itself = sorted((workspace / "runs").iterdir())
+    assert same == records
+    old, new = (RunRecord.model_validate_json(path.read_text()) for path in (records[-1], by_itself))
+    of_one_run = {"started", "seconds", "flow_run"}
+    assert new.model_dump(exclude=of_one_run) == old.model_dump(exclude=of_one_run)
+    assert new.flow_run is None
+    next((workspace / "scores").glob("*.parquet")).unlink()
+    assert finished_run(settings) is None
+    assert len(list((workspace / "runs").iterdir())) == len(records) + 1
 
 
 def test_lamb_reruns_selection_and_what_follows(workspace, run_sample):
@@ -217,3 +239,25 @@ def test_two_recipes_run_in_one_workspace_at_once(run_sample, small_sample, serv
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.parquet")}
+
+
+@pytest.mark.long
+def test_machines_that_take_a_share_each_fill_one_workspace(run_sample, small_sample, server, finished, tmp_path):
+    together = tmp_path / "together"
+    command = sample_command(together, small_sample, "--json")
+    for until in (["--until", "ingest"], []):
+        runs = [
+            subprocess.Popen(
+                [*command, "--shards", f"{number}/2", *until], cwd=ROOT, env=with_server(), stdout=subprocess.PIPE
+            )
+            for number in (1, 2)
+        ]
+        for run in runs:
+            output, _ = run.communicate(timeout=240)
+            assert run.returncode == 0, output
+            files = {stage["stage"]: stage["files"] for stage in json.loads(output.splitlines()[-1])["stages"]}
+            assert {files.get("score"), files.get("embed")} == ({None} if until else {2})
+    assert not (together / "masks").exists()
+    assert set(built(run_sample(together))) == {"dedup", "select", "materialize", "report"}
+    assert masks(together) == masks(finished)
+    assert contents(together / "dataset" / "data") == contents(finished / "dataset" / "data")

@@ -96,6 +96,8 @@ WRONG = {  # arguments of a command, with what they add to it, and the message
     RUN: {
         "--refit everything": "--refit takes one of encoder, quality, selection, received 'everything'",
         "--until materialise": "received 'materialise'; did you mean 'materialize'?",
+        "--shards 3/2": "--shards: a share is I/N, such as 2/8 for the second of eight, received '3/2'",
+        "--shards 1/2 --until score": "--shards: of --until it takes only ingest, received 'score'",
         "--workspace hf://datasets/x/y": "workspace: hf:// can be a source only: on the hub every file would be",
     },
     "compare {recipe} --json": {
@@ -128,9 +130,11 @@ WRONG = {  # arguments of a command, with what they add to it, and the message
     "verify nowhere --json": {"": "nowhere must be a"},
     "verify {tmp_path} --json": {"": "is neither a dataset nor a workspace with one"},
     "push nowhere me/data --json": {"": "nowhere must be a"},
+    "export nowhere --format parquet --json": {"": "nowhere must be a"},
+    "export {tmp_path} --format parquet --json": {"": "is neither a dataset nor a workspace with one"},
     "push {tmp_path} me/data --json": {"": "is neither a dataset nor a workspace with one"},
 }
-OF_A_WORKSPACE = {"why": "https://example.org", "sql": "'SELECT 1'", "status": "", "gc": ""}
+OF_A_WORKSPACE = {"why": "https://example.org", "sql": "'SELECT 1'", "status": "", "gc": "", "report": ""}
 WRONG |= {
     f"{command} {place} {more} --json": {"": "is no workspace: no run was started there"}
     for command, more in OF_A_WORKSPACE.items()

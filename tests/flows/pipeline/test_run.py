@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.flows.curate import Until, pipeline
-from fineweb_mask.flows.pipeline.run import ReachedError
+from fineweb_mask.flows.pipeline.run import ReachedError, Share
 from tests.flows.pipeline.run_here import RunHere, recipe_of, text_of
 
 NEW = {  # kinds of jobs that a run builds which another, one stage shorter, has not built
@@ -42,3 +42,9 @@ def test_a_run_ends_after_the_stage_that_it_stops_after_and_the_next_goes_on(tmp
     run = RunHere(settings)
     pipeline(run)
     assert run.built == []
+
+
+@pytest.mark.parametrize("text", ["", "2", "0/3", "4/3", "1/2/3", "a/b"])
+def test_a_wrong_share_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"a share is I/N, such as 2/8"):
+        Share.parse(text)
