@@ -1,8 +1,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Two of them take the tests that need a server, which wait much, the others the rest.
-TEST_PROCESSES ?= 3
+# Three of them take the long tests that need a server, which wait much, the other the rest.
+TEST_PROCESSES ?= 4
 # Which tests, by their marks: long, integration.
 TESTS ?= not long
 # A machine with an NVIDIA GPU takes the registry's CUDA build ("===" rules out a local "+cpu" build);

@@ -23,10 +23,15 @@ hypothesis.settings.register_profile("here", deadline=None, max_examples=25)  # 
 hypothesis.settings.load_profile("here")
 
 KEPT_BY_TOOLS = {".git", ".venv", ".hypothesis", ".screenshots", "__pycache__", "build"}
-OWN_SERVERS = {"test_worker.py", "test_lost_servers.py"}  # they are killed, or do without
-# Half of the time of all tests that need a server; they share a finished workspace with the others, no more.
-SECOND_SERVER = {f"test_{name}.py" for name in ("interrupted", "ray", "remote")}
-SECOND_SERVER |= {f"test_{name}.py" for name in ("chain", "scorers", "stages", "training", "tune")}
+OWN_SERVERS = {"test_lost_servers.py"}  # they are killed, or do without
+SERVERS = {  # files of tests that share a server, each about a third of the time of all that need one
+    f"test_{name}.py": group
+    for group, names in {
+        "what is deployed": ("browser", "chain", "deployments"),
+        "runs that are killed": ("interrupted", "ray", "remote", "worker"),
+    }.items()
+    for name in names
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -38,23 +43,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Where several processes share the tests, two take those that need a server, which each then starts once.
+    """Where several processes share the tests, three take those that need a server, which each then starts once.
 
     Without the long ones, so few are left that one takes them. All others are shared out file by file; so are the tests
     that start servers of their own, for they take as long as many others.
     """
     from xdist.scheduler import LoadScopeScheduling
 
-    class TwoServers(LoadScopeScheduling):
+    class ThreeServers(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.split("::", maxsplit=1)[0]
             folder, _, name = file.rpartition("/")
             if folder != "tests/integration" or name in OWN_SERVERS:
                 return file
-            of_second = name in SECOND_SERVER and config.option.markexpr != "not long"
-            return "runs that are killed" if of_second else "server"
+            return "server" if config.option.markexpr == "not long" else SERVERS.get(name, "server")
 
-    return TwoServers(config, log)
+    return ThreeServers(config, log)
 
 
 def project_files() -> dict[Path, int]:
