@@ -97,7 +97,8 @@ def main() -> None:
             planned = ExportJob(root=str(work), dataset=manifest.content, place=found.url, settings=settings)
 
             def tokens(folder: Path, settings: ExportSettings = settings) -> None:
-                write_tokens(documents, Tokenizer(settings), settings.format, folder)
+                rows = iter(pq.read_table(documents).to_pylist())
+                write_tokens(rows, Tokenizer(settings), settings.format, folder, "00000")
 
             def whole(folder: Path, job: ExportJob = planned) -> None:
                 export(job.model_copy(update={"output": str(folder / "export")}))
