@@ -1,5 +1,7 @@
 """`fineweb-mask verify`, `export`, `push`: check a dataset, write it as trainers read it, upload it to the hub."""
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,12 +21,10 @@ from fineweb_mask.flows.display.terminal import (
     visible,
 )
 from fineweb_mask.flows.recipe import validate
-from fineweb_mask.models.errors import SettingsError, WorkspaceError
+from fineweb_mask.models.errors import SettingsError
 
 if TYPE_CHECKING:
     from fineweb_mask.tasks.dataset.push import Push
-    from fineweb_mask.tasks.dataset.verify import Dataset, Verification
-    from fineweb_mask.tasks.workspace.manifest import Manifest
 
 
 @verb
@@ -36,20 +36,15 @@ def verify(
     Example: fineweb-mask verify workspaces/sample/dataset
     """
     from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance
+    from fineweb_mask.tasks.dataset.verify import verify as verify_dataset
 
     found = find_dataset(dataset)
     manifest = read_provenance(found)
     begin("interrupted")
-    verification = _verified(found, manifest)
+    with verify_progress(sum(file.bytes for file in manifest.files.values()), show=shows_bars()) as advance:
+        verification = verify_dataset(found, manifest, advance)
     code = FAILED if verification.status == "broken" else 0
     return Answer(verification, lambda: print_verification(SafeConsole(), verification), code)
-
-
-def _verified(dataset: "Dataset", manifest: "Manifest") -> "Verification":
-    from fineweb_mask.tasks.dataset.verify import verify as verify_dataset
-
-    with verify_progress(sum(file.bytes for file in manifest.files.values()), show=shows_bars()) as advance:
-        return verify_dataset(dataset, manifest, advance)
 
 
 class ExportSummary(BaseModel):
@@ -114,7 +109,7 @@ def export(
         output=str(folder.absolute()),
     )
     current = job.current()
-    begin("interrupted; run the same command again to go on with the files that are finished")
+    begin("interrupted")
     with step_progress("exporting", show=shows_bars() and current is None):
         written = current or write(job)
     summary = ExportSummary(
@@ -172,31 +167,26 @@ def push(
 
     Example: fineweb-mask push workspaces/sample my-name/my-dataset --private --dry-run
     """
-    from fineweb_mask.tasks.dataset.push import local_dataset, planned
     from fineweb_mask.tasks.dataset.push import push as push_dataset
-    from fineweb_mask.tasks.dataset.verify import read_provenance
 
-    with local_dataset(workspace) as dataset:
-        manifest = read_provenance(dataset)
-        plan = planned(Path(dataset.root), manifest, repository, revision)
+    shown = shows_bars()
+
+    def progress(total: int) -> AbstractContextManager[Callable[[int], None]]:
         begin()
-        verification = _verified(dataset, manifest)
-        if verification.status == "broken":
-            print_verification(SafeConsole(stderr=True), verification)
-            raise WorkspaceError(
-                f"{workspace} is not pushed: the dataset differs from its provenance.json: run its recipe again"
-            )
-        if not dry_run:
-            plan = push_dataset(Path(dataset.root), plan, private=private, show=shows_bars())
-    return Answer(plan, lambda: _print_push(SafeConsole(), plan))
+        return verify_progress(total, show=shown)
+
+    done = push_dataset(
+        workspace, repository, revision, private=private, dry_run=dry_run, show=shown, progress=progress
+    )
+    return Answer(done, lambda: _print_push(SafeConsole(), done))
 
 
 def _print_push(console: Console, done: "Push") -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("file", no_wrap=True, overflow="fold")
     table.add_column("bytes", justify="right")
-    for file in done.files:
-        table.add_row(visible(file.file), f"{file.bytes:,}")
+    for name, size in done.files.items():
+        table.add_row(visible(name), f"{size:,}")
     console.print(table)
     what = "would be uploaded to" if done.status == "dry run" else "are in"
     print_line(console, f"{len(done.files):,} files, {done.bytes:,} bytes {what} {done.repository} ({done.revision})")
