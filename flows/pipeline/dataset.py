@@ -60,7 +60,6 @@ def report(run: Run, selection: Selection, dataset: StageFile) -> StageFile:
         stages=run.times,
         losses=run.losses,
         source=run.source,
-        near=run.near,
         settings=run.settings.report,
     )
     return run.one(job)
