@@ -48,29 +48,17 @@ SIGNATURES = pa.schema(
 
 DUPLICATES = pa.schema(
     [
+        pa.field("shard", pa.string(), nullable=False),
         ROW,
         pa.field("twin_shard", pa.string()),
         pa.field("twin_row", pa.uint32()),
         pa.field("similarity", pa.float32()),
     ]
 )
-"""Rows of one shard that are not kept; of a near-duplicate, the copy that is, and how similar they are; else null.
+"""Rows of all shards that are not kept; of a near-duplicate, the copy that is, and how similar they are; else null.
 
 The similarity of a page to a kept one of its URL is null, too.
 """
-
-DUPLICATES_OF_SHARDS = pa.schema(
-    [
-        pa.field("shard", pa.string(), nullable=False),
-        pa.field("rows", pa.uint32(), nullable=False),
-        pa.field("near_duplicate", pa.uint32(), nullable=False),  # near-duplicates among the rows
-        pa.field("same_url", pa.uint32(), nullable=False),  # pages of the URL of a kept one among them
-        pa.field("path", pa.string(), nullable=False),  # to the shard's file; empty: it has none
-        pa.field("bytes", pa.int64(), nullable=False),  # size of that file
-        pa.field("fingerprint", pa.string(), nullable=False),  # digest of the shard's name and rows
-    ]
-)
-"""How many documents of each shard are not kept, in the order of arrival."""
 
 DROPPED = pa.schema(
     [

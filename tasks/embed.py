@@ -24,11 +24,8 @@ if TYPE_CHECKING:
 KEY_SETTINGS = {"prompt", "max_tokens", "precision"}
 CHUNK_DOCUMENTS = 8_192
 """Documents tokenised and sorted by length together."""
-WRITTEN: dict[str, Any] = {
-    "use_dictionary": False,
-    "column_encoding": {"embedding.list.element": "BYTE_STREAM_SPLIT"},
-}
-"""How a file of vectors is written."""
+WRITTEN: dict[str, Any] = {"use_dictionary": False}
+"""How a file of vectors is written; DuckDB cannot decode float16 by byte stream split, which takes 7% less."""
 
 
 def resolve_encoder(settings: EmbeddingSettings) -> ModelFolder | None:
@@ -50,7 +47,7 @@ class EmbedJob(EligibleJob):
 
     stage: ClassVar[Stage] = Stage(
         "embed",
-        version=4,
+        version=5,
         folders=("embeddings",),
         per_shard=True,
         documents=rows_through,

@@ -56,7 +56,7 @@ SAME = 0.5
 class ExclusionJob(FolderJob):
     """List the documents of other corpora, or the items of benchmarks."""
 
-    stage: ClassVar[Stage] = Stage("exclusion", version=1, label="fit", folders=("fitted/known", "fitted/benchmarks"))
+    stage: ClassVar[Stage] = Stage("exclusion", version=2, label="fit", folders=("fitted/known", "fitted/benchmarks"))
     of: Literal["known", "benchmarks"]
     files: list[SourceShard]
     threshold: float = 0.8  # by which a benchmark that is the corpus itself is seen

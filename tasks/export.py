@@ -1,28 +1,23 @@
 """Export a dataset as files that trainers read: Parquet, or tokens.
 
-An export is these files, with a card and a record, which replace the last one. A killed export resumes from the files
-that it finished, which wait in a hidden folder beside it.
+An export is these files, with a card and a record, which replace the last one.
 """
 
-import glob
-import shutil
 from pathlib import Path
 from typing import Any, ClassVar
 
 from fineweb_mask.models.errors import FinewebMaskError, SettingsError, WorkspaceError
-from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.settings.output import ExportSettings
 from fineweb_mask.tasks.dataset.output import CARD, write_record
 from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance
 from fineweb_mask.tasks.outputs import check_output
 from fineweb_mask.tasks.reporting.templating import render
 from fineweb_mask.tasks.storage.atomic import atomic_folder, tree_files
-from fineweb_mask.tasks.training_files import Tokenizer, load_module, write_documents, write_tokens
+from fineweb_mask.tasks.training_files import Tokenizer, load_step, write_files
 from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import PROVENANCE, is_product
 from fineweb_mask.tasks.workspace.records.runs import code_and_packages
 from fineweb_mask.tasks.workspace.references import file_digest
-from fineweb_mask.tasks.workspace.workspace import TAG
 
 EXPORT, FOLDER = "export", "exports"
 TOKENS = frozenset({".bin", ".ds"})
@@ -32,7 +27,7 @@ TOKENS = frozenset({".bin", ".ds"})
 class ExportJob(ProductJob):
     """Write the training files of one format."""
 
-    stage: ClassVar[Stage] = Stage(EXPORT, version=3, folders=(FOLDER,))
+    stage: ClassVar[Stage] = Stage(EXPORT, version=4, folders=(FOLDER,))
     dataset: str  # digest of the dataset's content
     place: str  # folder or URL of the dataset
     settings: ExportSettings
@@ -91,38 +86,24 @@ def export(job: ExportJob) -> None:
         raise WorkspaceError(f"the dataset at {job.place} changed while the run was going on: run again")
     settings, folder = job.settings, job.folder
     check_folder(folder, EXPORT, dataset.url)
-    unfinished = folder.with_name(f".{folder.name}.{job.key.tag}")
-    for other in folder.parent.glob(f".{glob.escape(folder.name)}.{TAG}"):
-        if other != unfinished:  # of other settings
-            shutil.rmtree(other, ignore_errors=True)
-    files = unfinished / "documents"
-    if not files.is_dir():  # else they are all there, but those whose tokens are written
-        shutil.rmtree(unfinished, ignore_errors=True)
-        write_documents(dataset, manifest, settings, files, (0, 0.3 if settings.holds_tokens else 1))
     details: dict[str, Any] = {
         "rows": int(manifest.details["rows"]),
         "dataset": manifest.content,
         "settings": settings.model_dump(exclude={"tokenizer"}),
         **code_and_packages(),
     }
-    if settings.holds_tokens:
-        tokenizer, documents = Tokenizer(settings), sorted(files.iterdir())
-        files = unfinished / "files"
-        files.mkdir(exist_ok=True)
-        for path in track("files tokenized", documents, part=(0.3, 1)):
-            write_tokens(path, tokenizer, settings.format, files)
-            path.unlink()
-        size = sum(file.stat().st_size for file in files.iterdir() if file.suffix in TOKENS)
-        details |= {
-            "tokens": size // tokenizer.token_bytes,
-            "token_bytes": tokenizer.token_bytes,
-            "end_token": tokenizer.end_token,
-            "tokenizer": settings.tokenizer if "/" not in str(settings.tokenizer) else tokenizer.path.name,
-            "tokenizer_sha256": file_digest(tokenizer.path),
-        }
     with atomic_folder(folder) as new:
-        for file in tree_files(files):
-            file.replace(new / file.name)
+        write_files(dataset, manifest, settings, new, folder.with_name(f".{folder.name}.spill"))
+        if settings.holds_tokens:
+            tokenizer = Tokenizer(settings)
+            size = sum(file.stat().st_size for file in new.iterdir() if file.suffix in TOKENS)
+            details |= {
+                "tokens": size // tokenizer.token_bytes,
+                "token_bytes": tokenizer.token_bytes,
+                "end_token": tokenizer.end_token,
+                "tokenizer": settings.tokenizer if "/" not in str(settings.tokenizer) else tokenizer.path.name,
+                "tokenizer_sha256": file_digest(tokenizer.path),
+            }
         names = {  # what trainers are told to read
             "parquet": [file.name for file in tree_files(new)][:-1],
             "megatron": [file.stem for file in sorted(new.glob("*.idx"))],
@@ -131,7 +112,6 @@ def export(job: ExportJob) -> None:
         card = render("export.md", settings=settings, details=details, names=names[settings.format])
         (new / CARD).write_text(card, encoding="utf-8")
         write_record(new, job.key, tree_files(new), details)
-    shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def check_format(settings: ExportSettings, where: str) -> None:
@@ -144,8 +124,8 @@ def check_format(settings: ExportSettings, where: str) -> None:
     """
     try:
         if settings.holds_tokens:
-            load_module(settings.format)
-            Tokenizer(settings).encode([""])
+            load_step(settings.format)
+            _ = Tokenizer(settings).loaded
     except FinewebMaskError as error:
         raise SettingsError(f"{where}: {error}") from error
 

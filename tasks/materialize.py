@@ -18,11 +18,11 @@ from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.losses import Wiped
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.models.urls import without_local_folders
+from fineweb_mask.tasks.dataset.folders import UNKNOWN, check_folders
 from fineweb_mask.tasks.dataset.output import MATERIALIZE, Output, Unfinished, write_record
 from fineweb_mask.tasks.dataset.partition import NOT_IN_FILES, fingerprints, version_of
-from fineweb_mask.tasks.dataset.rows import UNKNOWN, check_folders
 from fineweb_mask.tasks.reporting.breakdown import Breakdown, as_metrics, break_down
-from fineweb_mask.tasks.reporting.sections.shares import distributions, retention
+from fineweb_mask.tasks.reporting.sections.shares import GROUPS, distributions
 from fineweb_mask.tasks.reporting.templating import render
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, rows_through, stage_task
@@ -49,7 +49,7 @@ class MaterializeJob(StageJob):
 
     stage: ClassVar[Stage] = Stage(
         MATERIALIZE,
-        version=8,
+        version=9,
         folders=("dataset",),
         documents=rows_through,
         counts=("selected", "selected"),
@@ -72,7 +72,7 @@ class MaterializeJob(StageJob):
     def unfinished(self) -> Unfinished:
         """Where the files of the partitions wait."""
         settings = self.recipe.materialize
-        return Unfinished.of(self.workspace, settings, version_of(self.shards, settings))
+        return Unfinished(self.workspace, self.output, version_of(self.shards, settings))
 
     def depends_on(self) -> Dependencies:
         """Return the settings that change the dataset's bytes, and the files that it is made from."""
@@ -158,7 +158,7 @@ def recipe_recorded(recipe: PipelineSettings) -> Any:  # noqa: ANN401
 def write_card(folder: Path, details: dict[str, Any], kept: Breakdown, data: str) -> None:
     """Write `README.md`, with the hub's YAML header, and its plots for a dataset with data files in folder `data`.
 
-    A column with one group has no table and no plot of its selected shares.
+    A column with one group has no table of its selected shares.
     """
     recipe = details["recipe"]
     settings = recipe["materialize"]
@@ -174,8 +174,10 @@ def write_card(folder: Path, details: dict[str, Any], kept: Breakdown, data: str
         "configs": [{"config_name": "default", "data_files": [{"split": "train", "path": path}]}],
     }
     header = {name: value for name, value in header.items() if value}
-    shares = retention(kept)
-    figures = [*distributions(kept).figures, *shares.figures]
+    figures = distributions(kept).figures
+    counted = {
+        name: [one for one in (*rows, kept.missing[name]) if one.documents] for name, rows in kept.deciles.items()
+    }
     (folder / "plots").mkdir()
     for figure in figures:
         (folder / "plots" / f"{figure.name}.png").write_bytes(figure.chart.png)
@@ -187,7 +189,7 @@ def write_card(folder: Path, details: dict[str, Any], kept: Breakdown, data: str
         details=details,
         wiped=[str(Wiped(**one)) for one in details["wiped"]],
         figures=figures,
-        tables=[figure.chart.numbers for figure in shares.figures],
+        tables={GROUPS[name]: rows for name, rows in counted.items() if len(rows) > 1},
         data=data,
         scorers=[scorer.get("name", scorer["kind"]) for scorer in recipe["quality"]["scorers"]],
     )

@@ -18,7 +18,6 @@ from fineweb_mask.tasks.reporting.geometry import measure
 from fineweb_mask.tasks.reporting.page import Page, PageJob
 from fineweb_mask.tasks.reporting.samples import files_read
 from fineweb_mask.tasks.reporting.sections.diversity import diversity
-from fineweb_mask.tasks.reporting.sections.documents import near_duplicates
 from fineweb_mask.tasks.reporting.sections.funnel import funnel, tiles
 from fineweb_mask.tasks.reporting.sections.losses import group_losses
 from fineweb_mask.tasks.reporting.sections.optimum import certificate, groups
@@ -35,13 +34,12 @@ from fineweb_mask.tasks.workspace.references import NO_FILE, ShardFiles, StageFi
 class ReportJob(PageJob):
     """Write the report of a dataset."""
 
-    stage: ClassVar[Stage] = Stage("report", version=13, folders=("reports",))
+    stage: ClassVar[Stage] = Stage("report", version=14, folders=("reports",))
     dataset: StageFile
     shards: list[ShardFiles]
     counts: Counts
     blocks: list[dict[str, Any]]
     losses: StageFile = NO_FILE  # what every step drops by group
-    near: StageFile = NO_FILE  # what other thresholds of near-duplicates would drop
     teaching: StageFile  # what `measure_teaching` found of the selection
     source: Inventory | None = None  # of the run that the report is first written in
     stages: list[StageTime] = Field(default_factory=list)  # of that run
@@ -49,7 +47,7 @@ class ReportJob(PageJob):
 
     def depends_on(self) -> Dependencies:
         """Return the report's settings, the dataset, and the files that are looked into."""
-        files = [file.fingerprint for file in (self.dataset, self.teaching, self.losses, self.near)]
+        files = [file.fingerprint for file in (self.dataset, self.teaching, self.losses)]
         return Dependencies(settings=self.settings.model_dump(), inputs=[*files, files_read(self.shards)])
 
 
@@ -109,7 +107,6 @@ def _page(job: ReportJob) -> Page:
         *([] if measured is None else [diversity(measured)]),
         teaching_section(job.teaching.details),
         *group_losses(losses, wiped),
-        *near_duplicates(job.workspace, job.shards, job.near.details),
         *([groups(job.blocks, selection["groups"]["column"], selection["budget_by"])] if has_groups else []),
         certificate(job.blocks),
         what_was_read(job.source, job.shards),
@@ -129,7 +126,6 @@ def _page(job: ReportJob) -> Page:
         metrics={
             "counts": job.counts.model_dump(),
             "losses": lost,
-            "near_duplicates": job.near.details,
             "retention": {
                 **{name: as_metrics(shares) for name, shares in breakdown.groups.items()},
                 **{name: as_metrics(shares) for name, shares in breakdown.deciles.items()},

@@ -1,10 +1,10 @@
 """Write the documents of a dataset as training files: in the order of training, as texts or tokens.
 
-All are in random order, divided evenly among files, in two passes: the documents are dealt out to the files as cards
-are, spilled where they do not fit into memory, and then those of each file are shuffled.
+All are in random order, divided evenly among files: DuckDB sorts them by random numbers, and spills to disk what does
+not fit into memory.
 
-Files of tokens are those of datatrove's writers (https://github.com/huggingface/datatrove, `pipeline/tokens`), byte for
-byte. Every document ends with one token that marks its end; nothing is added before it.
+Files of tokens are written by datatrove's steps (https://github.com/huggingface/datatrove, `pipeline/tokens`). Every
+document ends with one token that marks its end; nothing is added before it.
 
 - `megatron`: `.bin`, the tokens, and `.idx`, the length of each document; read by Megatron-LM, NeMo and GPT-NeoX.
 - `nanotron`: `.ds`, the tokens, `.ds.index`, where each document ends, and `.ds.metadata`.
@@ -12,54 +12,46 @@ byte. Every document ends with one token that marks its end; nothing is added be
 
 import json
 import os
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 from importlib import import_module
-from itertools import chain, count, islice
+from itertools import chain, islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from fineweb_mask.models.errors import ModelError, SettingsError
 from fineweb_mask.models.runtime.progress import track, track_by_size
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.settings.output import ExportSettings
+from fineweb_mask.tasks.catalog.spilling import spilling_database
 from fineweb_mask.tasks.dataset.verify import DATA_SUFFIX, Dataset, VerifyError
-from fineweb_mask.tasks.dataset.writers import by_value
 from fineweb_mask.tasks.inference.model_files import model_file
-from fineweb_mask.tasks.storage.atomic import atomic_folder
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
 from fineweb_mask.tasks.workspace.manifest import Manifest
 
 DOCUMENTS = pa.schema([pa.field("text", pa.string(), nullable=False), pa.field("id", pa.string(), nullable=False)])
-LARGE = pa.schema([pa.field(field.name, pa.large_string(), nullable=False) for field in DOCUMENTS])
-"""The same for all documents of a file, whose texts may have more than 2 GiB."""
 ROW_GROUP = 1_000
 """Documents of a row group: trainers read one at a time, and skip to another when they resume."""
 LEAST_FILES = 2
 """Some trainers take the last file for validation, the others for training."""
 BATCH_ROWS = 5_000
-PENDING_BYTES = 512 * 2**20
+MEMORY = "2GB"
 COMMON_END = "<|endoftext|>"
 SMALL_VOCABULARY = 2**16
 """Tokens that two bytes can number."""
-MODULES = {
-    "megatron": "datatrove.pipeline.tokens.megatron_tokenizer",
-    "nanotron": "datatrove.pipeline.tokens.tokenizer",
+STEPS = {
+    "megatron": ("datatrove.pipeline.tokens.megatron_tokenizer", "MegatronDocumentTokenizer"),
+    "nanotron": ("datatrove.pipeline.tokens.tokenizer", "DocumentTokenizer"),
 }
-"""The module that writes each format of tokens."""
+"""The step of datatrove that writes each format of tokens."""
 
 
-def write_documents(
-    dataset: Dataset, manifest: Manifest, settings: ExportSettings, folder: Path, part: tuple[float, float] = (0, 1)
-) -> None:
-    """Write the texts and ids of a dataset to Parquet files in a folder, which appears when all are written.
+def write_files(dataset: Dataset, manifest: Manifest, settings: ExportSettings, folder: Path, spill: Path) -> None:
+    """Write the documents of a dataset to files in a folder; `spill` is a folder for what does not fit into memory.
 
     Raises
     ------
@@ -67,95 +59,48 @@ def write_documents(
         If the dataset does not hold as many documents as its record says.
     DamagedFileError
         If one of its files is damaged.
+    ModelError
+        If the tokenizer cannot be used, or the package that writes tokens is not installed.
     """
     rows = int(manifest.details["rows"])
     size = sum(file.bytes for name, file in manifest.files.items() if name.endswith(DATA_SUFFIX))
     files = min(max(LEAST_FILES, -(-size // settings.file_size)), rows)
-    batches = track_by_size(
-        "documents dealt out", _read(dataset, manifest), rows, lambda batch: batch.num_rows, part=(part[0], part[1] / 2)
-    )
-    with atomic_folder(folder) as new, TemporaryDirectory(dir=folder.parent) as spill:
-        dealt = _Dealt(Path(spill))
-        for batch, numbers in _numbered(batches, rows, files, settings):
-            dealt.add(batch, numbers)
-        if dealt.rows != rows:
-            raise VerifyError(
-                f"{dataset.url} must hold the {rows:,} documents of its record, it holds others: verify it"
+    tokenizer = Tokenizer(settings) if settings.holds_tokens else None
+    with spilling_database(spill, MEMORY, "export", file="documents.duckdb") as connection:
+        connection.execute("CREATE TABLE documents (place BIGINT, text VARCHAR, id VARCHAR)")
+        random, found = np.random.default_rng(settings.seed), 0
+        batches = _read(dataset, manifest)
+        for batch in track_by_size("documents read", batches, rows, lambda one: one.num_rows, part=(0, 0.3)):
+            first, found = found, found + batch.num_rows
+            places = random.integers(2**63 - 1, size=len(batch)) if settings.shuffle else np.arange(first, found)
+            connection.from_arrow(pa.table([places, *batch.columns], names=["place", "text", "id"])).insert_into(
+                "documents"
             )
-        for number in track("files ordered", range(files), part=(part[1] / 2, part[1])):
-            documents = dealt.documents(number)
-            order = np.arange(documents.num_rows)
-            if settings.shuffle:
-                np.random.default_rng([settings.seed, number]).shuffle(order)
-            with pq.ParquetWriter(
-                new / f"{number:05d}.parquet",
-                DOCUMENTS,
-                compression="zstd",
-                write_page_checksum=True,
-                use_dictionary=False,
-            ) as file:
-                for first in range(0, len(order), ROW_GROUP):
-                    file.write_table(documents.take(order[first : first + ROW_GROUP]).cast(DOCUMENTS))
+        if found != rows:
+            raise VerifyError(
+                f"{dataset.url} must hold the {rows:,} documents of its record, it holds {found:,}: verify it"
+            )
+        in_order = connection.sql("SELECT text, id FROM documents ORDER BY place, id").to_arrow_reader(ROW_GROUP)
+        documents = chain.from_iterable(batch.to_pylist() for batch in in_order)
+        for number in track("files written", range(files), part=(0.3, 1)):
+            own = islice(documents, rows * (number + 1) // files - rows * number // files)
+            if tokenizer is None:
+                _write_parquet(own, folder / f"{number:05d}.parquet")
+            else:
+                write_tokens(own, tokenizer, settings.format, folder, f"{number:05d}")
 
 
 def _read(dataset: Dataset, manifest: Manifest) -> Iterator[pa.RecordBatch]:
     for name in sorted(name for name in manifest.files if name.endswith(DATA_SUFFIX)):
         with dataset.open(name) as stream, VerifiedFile(stream, name) as file:
             for batch in file.iter_batches(BATCH_ROWS, columns=DOCUMENTS.names):
-                yield batch.select(DOCUMENTS.names).cast(LARGE)
+                yield batch.select(DOCUMENTS.names)
 
 
-def _numbered(
-    batches: Iterable[pa.RecordBatch], rows: int, files: int, settings: ExportSettings
-) -> Iterator[tuple[pa.RecordBatch, NDArray[np.int64]]]:
-    """Yield batches with the number of each document's file, (n,); the files' numbers of documents differ by 1 at most.
-
-    In random order, each next `files` documents are dealt out to one file each, as cards are.
-    """
-    random, first = np.random.default_rng(settings.seed), 0
-    cards = chain.from_iterable(random.permutation(files) for _ in count())
-    for batch in batches:
-        n = batch.num_rows
-        if settings.shuffle:
-            yield batch, np.fromiter(islice(cards, n), np.int64, n)
-        else:
-            yield batch, np.minimum(np.arange(first, first + n) * files // max(rows, 1), files - 1)
-        first += n
-
-
-class _Dealt:
-    """The documents of each file, in the order of the dataset; more than `PENDING_BYTES` are spilled to a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._pending: dict[int, list[pa.Table]] = defaultdict(list)
-        self._pending_bytes = 0
-        self.rows = 0
-
-    def add(self, batch: pa.RecordBatch, numbers: NDArray[np.int64]) -> None:
-        """Add documents, each to the file of its number."""
-        for number, documents in by_value(pa.table(batch), pa.chunked_array([numbers])):
-            self._pending[number].append(documents)
-        self.rows += batch.num_rows
-        self._pending_bytes += batch.nbytes
-        if self._pending_bytes > PENDING_BYTES:
-            for number, tables in self._pending.items():
-                with pa.OSFile(str(self._folder / str(number)), "ab") as file, pa.ipc.new_stream(file, LARGE) as stream:
-                    stream.write_table(pa.concat_tables(tables))
-            self._pending.clear()
-            self._pending_bytes = 0
-
-    def documents(self, number: int) -> pa.Table:
-        """Return the documents of a file, once."""
-        found, path = self._pending.pop(number, []), self._folder / str(number)
-        if path.exists():
-            with pa.OSFile(str(path)) as file:
-                spilled = []
-                while file.tell() < path.stat().st_size:
-                    spilled.append(pa.ipc.open_stream(file).read_all())
-            found = [*spilled, *found]
-            path.unlink()
-        return pa.concat_tables(found).combine_chunks()
+def _write_parquet(documents: Iterator[dict[str, Any]], path: Path) -> None:
+    with pq.ParquetWriter(path, DOCUMENTS, compression="zstd", write_page_checksum=True, use_dictionary=False) as file:
+        while some := list(islice(documents, ROW_GROUP)):
+            file.write_table(pa.Table.from_pylist(some, schema=DOCUMENTS))
 
 
 class WriterError(ModelError):
@@ -169,8 +114,8 @@ class TokenizerError(ModelError):
 class Tokenizer:
     """A tokenizer of the Hugging Face library, which ends every text with a token.
 
-    A text that spells a special token is read as text, so that every document ends once; datatrove finds the token in
-    it, and its files differ for such a text.
+    A text that spells a special token is read as text, so that every document ends once; datatrove by itself finds the
+    token in it.
 
     Parameters
     ----------
@@ -204,7 +149,8 @@ class Tokenizer:
         return COMMON_END
 
     @cached_property
-    def _loaded(self) -> Any:  # noqa: ANN401 - of `tokenizers`, without types
+    def loaded(self) -> Any:  # noqa: ANN401 - of `tokenizers`, without types
+        """The tokenizer."""
         from tokenizers import Tokenizer as Loaded
         from tokenizers.processors import TemplateProcessing
 
@@ -232,11 +178,7 @@ class Tokenizer:
     @cached_property
     def token_bytes(self) -> int:
         """Bytes of a token: 2, or 4 for a vocabulary of more than 65,536."""
-        return 2 if max(self._loaded.get_vocab().values()) < SMALL_VOCABULARY else 4
-
-    def encode(self, texts: list[str]) -> list[list[int]]:
-        """Return the tokens of each text, on all cores."""
-        return [found.ids for found in self._loaded.encode_batch_fast(texts)]
+        return 2 if self.loaded.get_vocab_size() <= SMALL_VOCABULARY else 4
 
 
 def _tokenizer_file(name: str) -> Path:
@@ -252,26 +194,26 @@ def _tokenizer_file(name: str) -> Path:
     return model_file(f"hf://{address}", "tokenizer")
 
 
-def write_tokens(documents: Path, tokenizer: Tokenizer, kind: str, folder: Path) -> None:
-    """Write the documents of a Parquet file as tokens, in their order, to files of its name in a folder."""
-    module, stem, token_bytes = load_module(kind), documents.stem, tokenizer.token_bytes
-    others: tuple[None, ...] = ()
-    if kind == "megatron":
-        file = module.MegatronTokenizedFile(str(folder), stem, token_size=token_bytes)
-    else:
-        own_name = tokenizer.path.name  # its place is this machine's
-        options = {"tokenizer_name_or_path": own_name, "save_final_metadata": True, "token_size": token_bytes}
-        file, others = module.TokenizedFile(str(folder), f"{stem}.ds", **options), (None,)
-    with VerifiedFile(documents) as texts:
-        for batch in texts.iter_batches(ROW_GROUP, columns=["text"]):
+def write_tokens(documents: Iterator[dict[str, Any]], tokenizer: Tokenizer, kind: str, folder: Path, stem: str) -> None:
+    """Write documents as tokens, in their order, to files whose names begin with `stem` in a folder."""
+    from datatrove.data import Document
+
+    def read() -> Iterator[Document]:
+        for document in documents:
             raise_if_stopped()
-            for tokens in tokenizer.encode(batch["text"].to_pylist()):
-                file.write(tokens, *others)
-    file.close()
+            yield Document(**document)
+
+    options = {} if kind == "megatron" else {"shuffle_documents": False}
+    step = load_step(kind)(str(folder), tokenizer_name_or_path=tokenizer.path.name, batch_size=ROW_GROUP, **options)
+    step.tokenizer = tokenizer.loaded  # its place is this machine's
+    if kind == "megatron":
+        step.write_tokens(read(), stem)
+    else:
+        step.write_unshuffled(read(), f"{stem}.ds")
 
 
-def load_module(kind: str) -> Any:  # noqa: ANN401 - a module that is not always there
-    """Return the module that writes a format of tokens.
+def load_step(kind: str) -> Any:  # noqa: ANN401 - of a module that is not always there
+    """Return the step that writes a format of tokens.
 
     Raises
     ------
@@ -279,8 +221,9 @@ def load_module(kind: str) -> Any:  # noqa: ANN401 - a module that is not always
         If it is not installed.
     """
     os.environ.setdefault("LOGURU_LEVEL", "WARNING")  # datatrove's log
+    module, name = STEPS[kind]
     try:
-        return import_module(MODULES[kind])
+        return getattr(import_module(module), name)
     except ImportError as error:
         raise WriterError(
             f"files of tokens need datatrove, received {error}: pip install '.[filters]' in a checkout, or the "

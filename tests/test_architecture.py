@@ -89,6 +89,7 @@ OTHER_TESTS = {  # test files that are not named after one module, and what they
     "tests/models/quality/test_perplexity.py": "the kind perplexity in transformer.py",
     "tests/models/selection/metrics/test_metrics.py": "all metrics, against each one's definition",
     "tests/tasks/dataset/test_card.py": "the card in materialize.py",
+    "tests/tasks/dataset/test_columns.py": "rows and columns in partition.py",
     "tests/tasks/dedup/test_near_duplicates.py": "near-duplicates in duplicates.py",
     "tests/tasks/inference/test_scoring_pool.py": "the processes of scorers.py",
     "tests/tasks/source/test_broken_files.py": "ingest.py on hundreds of broken files",

@@ -1,13 +1,13 @@
 """`fineweb-mask verify`, `push`: check a dataset, upload it to the hub."""
 
-from pathlib import Path
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fineweb_mask.flows.commands._common import FAILED, Result, begin, shows_bars, verb
 from fineweb_mask.flows.display.terminal import SafeConsole, new_table, print_line, step_progress
-from fineweb_mask.models.errors import WorkspaceError
 
 if TYPE_CHECKING:
     from fineweb_mask.tasks.dataset.push import Push
@@ -68,32 +68,24 @@ def push(
 
     Example: fineweb-mask push workspaces/sample my-name/my-dataset --private --dry-run
     """
-    from fineweb_mask.tasks.dataset.push import local_dataset, planned
     from fineweb_mask.tasks.dataset.push import push as push_dataset
-    from fineweb_mask.tasks.dataset.verify import read_provenance
-    from fineweb_mask.tasks.dataset.verify import verify as verify_dataset
 
-    with local_dataset(workspace) as dataset:
-        manifest = read_provenance(dataset)
-        done = planned(Path(dataset.root), manifest, repository, revision)
+    shown = shows_bars()
+
+    def progress(size: int) -> AbstractContextManager[Callable[[int], None]]:
         begin()
-        with step_progress("verifying", show=shows_bars()):
-            problems = verify_dataset(dataset, manifest).problems
-        if problems:
-            first = f"{problems[0].file}: {problems[0].problem}"
-            raise WorkspaceError(
-                f"{workspace} is not pushed: the dataset differs from its provenance.json: {first}: run its recipe "
-                "again"
-            )
-        if not dry_run:
-            done = push_dataset(Path(dataset.root), done, private=private, show=shows_bars())
+        return step_progress("verifying", show=shown, size=size)
+
+    done = push_dataset(
+        workspace, repository, revision, private=private, dry_run=dry_run, show=shown, progress=progress
+    )
     return Result(done, lambda: _print_push(done))
 
 
 def _print_push(done: "Push") -> None:
     console, table = SafeConsole(), new_table("file", "bytes")
-    for file in done.files:
-        table.add_row(file.file, f"{file.bytes:,}")
+    for name, size in done.files.items():
+        table.add_row(name, f"{size:,}")
     console.print(table)
     what = "would be uploaded to" if done.status == "dry run" else "are in"
     print_line(console, f"{len(done.files):,} files, {done.bytes:,} bytes {what} {done.repository} ({done.revision})")

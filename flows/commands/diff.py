@@ -1,4 +1,4 @@
-"""`fineweb-mask diff`: what changed between two workspaces, datasets or versions of one."""
+"""`fineweb-mask diff`: what changed between two workspaces, or two runs of one."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,14 +10,14 @@ from fineweb_mask.flows.display.terminal import SafeConsole, echo, new_table, st
 from fineweb_mask.flows.processes.environment import set_environment
 
 if TYPE_CHECKING:
-    from fineweb_mask.flows.ledger.diff import DiffSummary
+    from fineweb_mask.tasks.ledger.difference import DiffSummary
 
 SHOWN_GROUPS = 10
 
 
 @verb
 def diff(
-    a: Annotated[str, typer.Argument(help="Earlier workspace or dataset, or WORKSPACE@RUN of an earlier run.")],
+    a: Annotated[str, typer.Argument(help="Earlier workspace, or WORKSPACE@RUN of an earlier run.")],
     b: Annotated[str, typer.Argument(help="The later one.")],
     *,
     by: Annotated[str, typer.Option(help="Column whose values are groups.", metavar="COLUMN")] = "dump",

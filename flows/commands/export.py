@@ -74,7 +74,7 @@ def export(
         output=str(folder.absolute()),
     )
     current = job.current()
-    begin("interrupted; run the same command again to go on with the files that are finished")
+    begin("interrupted")
     with step_progress("exporting", show=shows_bars() and current is None):
         written = current or write(job)
     summary = ExportSummary(

@@ -43,9 +43,6 @@ def sql(
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Rows shown in a table.")] = 40,
     memory_limit: Annotated[str, typer.Option(help="Memory that DuckDB may use before it spills to disk.")] = "2GB",
-    timeout: Annotated[
-        float | None, typer.Option(min=0.001, help="Seconds after which the query is stopped.", metavar="SECONDS")
-    ] = None,
     force: Force = False,
     json: Annotated[bool, typer.Option("--json", help="Same as --format json.")] = False,
 ) -> None:
@@ -62,7 +59,7 @@ def sql(
     if problem := _wrong_usage(form, output):
         raise SettingsError(problem)
     from fineweb_mask.models.urls import reject_credentials, require_writable
-    from fineweb_mask.tasks.catalog.query import answers, open_catalog, stopped_after
+    from fineweb_mask.tasks.catalog.query import answers, open_catalog
     from fineweb_mask.tasks.catalog.views import ensure_views_local
     from fineweb_mask.tasks.outputs import check_output
     from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -74,7 +71,7 @@ def sql(
     ensure_views_local(opened)
     _ensure_catalog(opened, workspace)
     begin("interrupted")
-    with open_catalog(opened, memory_limit) as connection, stopped_after(connection, timeout):
+    with open_catalog(opened, memory_limit) as connection:
         found = answers(connection, _text_of(query))
         if form == "table":
             for number, answer in enumerate(found):

@@ -8,6 +8,7 @@ embedding-atlas's own server is not used: it answers under any host name, so tha
 runs any SQL that it is sent, and writes what it is sent into a cache.
 """
 
+import glob
 import json
 import shutil
 from collections.abc import Awaitable, Callable
@@ -25,7 +26,6 @@ from fastapi.staticfiles import StaticFiles
 
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings.selection import NEAR_DUPLICATE
-from fineweb_mask.tasks.catalog.quoting import pattern_of
 from fineweb_mask.tasks.explore import OWN, WHY
 from fineweb_mask.tasks.storage.atomic import atomic_folder
 from fineweb_mask.tasks.storage.parquet import read_table
@@ -81,7 +81,7 @@ def metadata(path: Path, *, answers: bool) -> dict[str, Any]:
     `answers` says whether the links to the documents' decisions lead anywhere: in a folder of files, they do not.
     """
     with duckdb.connect() as connection:
-        table = connection.from_parquet(pattern_of(str(path)))
+        table = connection.from_parquet(glob.escape(str(path)))
         types = dict(zip(table.columns, map(str, table.types), strict=True))
         found = table.aggregate("topic AS content, median(x) AS x, median(y) AS y, count(*) AS priority", "topic")
         # The smaller half of the topics is labelled when a person zooms in.

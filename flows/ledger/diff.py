@@ -1,61 +1,30 @@
-"""Compare two workspaces, datasets or versions of one; nothing needs Prefect."""
+"""Compare the selections of two workspaces, or of two runs of one; nothing needs Prefect."""
 
 from contextlib import chdir
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
-
-from pydantic import BaseModel
 
 from fineweb_mask.flows.pipeline.records import shard_files
 from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.flows.status.catalog import of_the_dataset
-from fineweb_mask.flows.status.inspection import (
-    StatusError,
-    inspect_recipe,
-    inspect_workspace,
-    last_run,
-    open_workspace,
-)
+from fineweb_mask.flows.status.inspection import StatusError, inspect_recipe, inspect_workspace, last_run
 from fineweb_mask.models.errors import SettingsError
-from fineweb_mask.tasks.dataset.verify import VerifyError, find_dataset, read_provenance
 from fineweb_mask.tasks.ledger.decisions import Corpus
-from fineweb_mask.tasks.ledger.difference import DatasetSide, Side, WorkspaceSide, compare
+from fineweb_mask.tasks.ledger.difference import DiffSummary, compare
 from fineweb_mask.tasks.workspace.records.runs import RunRecord, run_records
 
 LISTED = 5
 """Runs that are named to a person who looks for another."""
 
 
-class DiffSummary(BaseModel):
-    """What changed between two sides; `fineweb-mask diff --json` prints it."""
-
-    status: Literal["done", "changed"]
-    a: dict[str, Any]  # the earlier side: name, documents and tokens that are selected
-    b: dict[str, Any]
-    by: str
-    in_both: int
-    entered: int
-    left: int
-    other_text: int  # selected by both, with another text
-    changed: float  # share of the documents that either selects which are not in both
-    tolerance: float | None
-    is_above: bool
-    entered_by: list[dict[str, Any]]  # by what the earlier side decided, with examples
-    left_by: list[dict[str, Any]]
-    groups: list[dict[str, Any]]
-    scores: list[dict[str, Any]]
-    steps: list[dict[str, Any]]
-
-
 def diff(a: str | Path, b: str | Path, by: str = "dump", tolerance: float | None = None) -> DiffSummary:
-    """Compare what two workspaces or datasets hold.
+    """Compare what two selections hold.
 
     Parameters
     ----------
     a, b
-        The earlier and the later: each a workspace or a dataset, a folder or URL, or `WORKSPACE@RUN`, an earlier run of
-        a workspace by the beginning of the name of its record in `runs/`.
+        The earlier and the later: each a workspace, a folder or URL, or `WORKSPACE@RUN`, an earlier run of a workspace
+        by the beginning of the name of its record in `runs/`.
     by
         Column whose values are groups.
     tolerance
@@ -69,54 +38,31 @@ def diff(a: str | Path, b: str | Path, by: str = "dump", tolerance: float | None
     Raises
     ------
     FinewebMaskError
-        If one is neither, has no selection, or no column `by`.
+        If one is no workspace, or has no selection or no column `by`.
     """
     if tolerance is not None and not 0 <= tolerance <= 1:
         raise SettingsError(f"--tolerance must be a share from 0 to 1, received {tolerance:g}")
     sides = [_side_of(str(place)) for place in (a, b)]
     with TemporaryDirectory(prefix="fineweb-mask-") as folder:
-        found = compare(sides, by, Path(folder) / "spill", tolerance)
-    return DiffSummary(status="changed" if found["is_above"] else "done", **found)
+        return compare((str(a), str(b)), sides, by, Path(folder) / "spill", tolerance)
 
 
-def _side_of(place: str) -> Side:
-    """Return what a place holds: a workspace, an earlier run of one, or a dataset.
-
-    Raises
-    ------
-    FinewebMaskError
-        If it is neither, or has no selection.
-    """
+def _side_of(place: str) -> Corpus:
+    """Return the selection of a workspace, or of an earlier run of one."""
     try:
-        workspace = open_workspace(place)
-    except StatusError as no_workspace:
-        folder, at, run = place.rpartition("@")
-        if at and _is_workspace(folder):
-            return _selection(place, _earlier(folder, run))
-        try:
-            dataset = find_dataset(place)
-            return DatasetSide(place, dataset, read_provenance(dataset))
-        except VerifyError as error:
-            raise SettingsError(f"{error}; {no_workspace}: name a workspace, a dataset or WORKSPACE@RUN") from error
-    found = inspect_workspace(place)
-    if not any(shard.masks.path for shard in shard_files(found)):
-        found = of_the_dataset(found) or found  # a newer run is not finished
-    return _selection(workspace.display_path(workspace.root), found)
-
-
-def _is_workspace(folder: str) -> bool:
-    try:
-        open_workspace(folder)
+        found = inspect_workspace(place)
     except StatusError:
-        return False
-    return True
-
-
-def _selection(name: str, found: Run) -> WorkspaceSide:
+        folder, at, run = place.rpartition("@")
+        if not at:
+            raise
+        found = _earlier(folder, run)
+    else:
+        if not any(shard.masks.path for shard in shard_files(found)):
+            found = of_the_dataset(found) or found  # a newer run is not finished
     shards = [shard for shard in shard_files(found) if shard.masks.path]
     if not shards:
-        raise SettingsError(f"{name} has no selection, or its files were removed: run its recipe again")
-    return WorkspaceSide(name, Corpus(found.workspace, found.settings, shards))
+        raise SettingsError(f"{place} has no selection, or its files were removed: run its recipe again")
+    return Corpus(found.workspace, found.settings, shards)
 
 
 def _earlier(folder: str, run: str) -> Run:

@@ -59,7 +59,6 @@ def report(run: Run, selection: Selection, dataset: StageFile) -> StageFile:
         blocks=selection.blocks,
         losses=run.losses,
         source=run.source,
-        near=run.near,
         settings=run.settings.report,
     )
     return run.one(job)

@@ -1,30 +1,21 @@
 """Find the duplicates across shards: exact ones by the hashes of their texts, near ones, and those of one URL."""
 
-from contextlib import nullcontext
-
 from fineweb_mask.flows.pipeline.run import Files, PerShard, Run
 from fineweb_mask.models.dedup.minhash import Sketch
-from fineweb_mask.tasks.dedup.duplicates import (
-    DedupJob,
-    Shard,
-    in_order_of_arrival,
-    no_duplicates,
-    remember_arrivals,
-)
+from fineweb_mask.tasks.dedup.duplicates import DedupJob, Shard, no_duplicates
 from fineweb_mask.tasks.dedup.sketch import SketchJob, sketch
 from fineweb_mask.tasks.source.discovery import find_files
-from fineweb_mask.tasks.workspace.references import NO_FILE
 
 
 def find_duplicates(run: Run, documents: Files) -> Files:
     """Return the rows of every shard that are duplicates, of whatever kind is looked for.
 
-    Of equal documents, that of the shard that came into the workspace first is kept; of others, by `ingest.copies`.
+    Of equal documents, that of the shard of the first name is kept; of others, by `ingest.copies`.
     """
     run.require_all(documents)
     run.duplicates = PerShard({name: no_duplicates(name) for name in documents})
     if run.settings.ingest.compares_shards:
-        in_order = _in_order_of_arrival(run, documents)
+        in_order = PerShard(sorted(documents.items()))
         sketches = sketch_shards(run, in_order)
         own = [Shard(documents=file, signatures=sketches.get(name)) for name, file in in_order.items()]
         job = DedupJob(
@@ -34,7 +25,6 @@ def find_duplicates(run: Run, documents: Files) -> Files:
             memory_limit=run.settings.engine.memory_limit,
         )
         run.one(job)
-        run.near = job.summarised() or NO_FILE
         run.duplicates = run.files_of(job)
     return run.duplicates
 
@@ -45,15 +35,6 @@ def sketch_shards(run: Run, documents: Files) -> Files:
     if ingest.near_dedup != "minhash":
         return PerShard()
     return run.map(sketch, documents=documents, sketch=Sketch.for_threshold(ingest.near_threshold))
-
-
-def _in_order_of_arrival(run: Run, documents: Files) -> Files:
-    """Return the documents in the order in which their shards came into the workspace, which is remembered."""
-    with run.workspace.alone() if run.remembers else nullcontext():
-        names = in_order_of_arrival(run.workspace, documents)
-        if run.remembers:
-            remember_arrivals(run.workspace, names)
-    return PerShard({name: documents[name] for name in names})
 
 
 def _other_corpora(run: Run) -> list[Shard]:

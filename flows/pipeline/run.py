@@ -139,7 +139,6 @@ class Run:
         self.found: dict[str, list[tuple[StageJob, StageFile | None]]] = defaultdict(list)
         self.duplicates: Files = PerShard()  # of every shard, when they are known
         self.losses = NO_FILE  # what every step drops by group, when it is known
-        self.near = NO_FILE  # how many near-duplicates other thresholds would drop, when it is known
         self.ui = ui
         self.source = source
         self._until = until

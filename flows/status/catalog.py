@@ -13,9 +13,9 @@ from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.flows.status.inspection import inspect_recipe, last_run
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.settings import PipelineSettings
-from fineweb_mask.tasks.dataset.output import MATERIALIZE, Output, published
+from fineweb_mask.tasks.dataset.output import MATERIALIZE, Output
 from fineweb_mask.tasks.materialize import MaterializeJob, recipe_recorded
-from fineweb_mask.tasks.workspace.manifest import PROVENANCE, read_manifest
+from fineweb_mask.tasks.workspace.manifest import PROVENANCE
 from fineweb_mask.tasks.workspace.records.runs import LastRun, run_records
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -50,7 +50,7 @@ def ensure_catalog(folder: str) -> str:
             found, note = inspect_recipe(workspace, last.settings), ""
             output = Output.of(workspace, last.settings.materialize)
             record = output.folder / PROVENANCE
-            if not _made_the_dataset(found) and output.is_there:
+            if not _made_the_dataset(found) and output.whole() is not None:
                 note = UNFINISHED
                 if is_newer_than(workspace, record):
                     return note
@@ -73,8 +73,7 @@ def of_the_dataset(last: Run) -> Run | None:
     workspace = last.workspace
     _, _, start = last_run(workspace.address)
     with chdir(start):
-        output = Output.of(workspace, last.settings.materialize)
-        record = read_manifest(output.folder / PROVENANCE) if output.url is None else published(output.url)
+        record = Output.of(workspace, last.settings.materialize).whole()
         if record is None or _made_the_dataset(last):
             return None
         sources = {source["relative"] for source in record.details["sources"]}

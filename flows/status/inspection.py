@@ -225,7 +225,7 @@ def _stage(run: Run, stage: str) -> StageStatus:
     wanted = of_corpus.get(stage, len(names | (run.shards.keys() - run.quarantined.keys())))
     stale = 0
     if stage == "materialize":
-        stale = int(not files and Output.of(workspace, settings.materialize).is_there)
+        stale = int(not files and Output.of(workspace, settings.materialize).whole() is not None)
     elif stage == "report":
         stale = int(not files and workspace.exists(workspace.reports))
     elif stage not in {"fit", "export"}:

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fineweb_mask.models.dedup.ngrams import COMMON, MULTIPLIER, places
+from fineweb_mask.models.dedup.ngrams import COMMON, places, run_hashes
 
 RUN = 4
 """Words of a run; a part of fewer words is not looked for."""
@@ -112,14 +112,15 @@ def weigh(parts: Iterable[Part], sample: Iterable[str]) -> pa.Table:
     found = list({(" ".join(part.words), " ".join(part.answer)): part for part in reversed([*parts])}.values())[::-1]
     words = [_hashes(part.words) for part in found]
     both = [np.unique(_hashes([*part.words, *part.answer])) for part in found]
-    runs = [np.unique(_runs(own), return_index=True) for own in words]  # each with its first place
+    runs = [np.unique(run_hashes(own, RUN), return_index=True) for own in words]  # each with its first place
     known_words, with_word = np.unique(_joined(both), return_counts=True)
     known_runs, with_run = np.unique(_joined([run for run, _ in runs]), return_counts=True)
     documents = len(found)
     for text in sample:
         hashes = _hashes(words_of(text))
         with_word[places(np.unique(hashes), known_words)] += 1
-        with_run[places(np.unique(_runs(hashes)), known_runs)] += 2  # what five pages of a sample have is no secret
+        own = np.unique(run_hashes(hashes, RUN))
+        with_run[places(own, known_runs)] += 2  # what five pages of a sample have is no secret
         documents += 1
     rarity = np.log((documents + PRIOR) / (with_word + 1))
     novelty = np.maximum(0, 1 - np.log(with_run) / np.log(COMMON + 2))
@@ -132,7 +133,7 @@ def weigh(parts: Iterable[Part], sample: Iterable[str]) -> pa.Table:
     for part, own, every, (run, first) in zip(found, words, both, runs, strict=True):
         of_word = rarity[np.searchsorted(known_words, own)]
         times = np.convolve(np.ones(len(own) - RUN + 1), np.ones(RUN))  # a word is in 1 to 4 runs, and counts once
-        new = novelty[np.searchsorted(known_runs, _runs(own))]
+        new = novelty[np.searchsorted(known_runs, run_hashes(own, RUN))]
         weights = (np.convolve(of_word / times, np.ones(RUN), "valid") * new)[first]
         alone = says_enough(len(own), np.unique(own))
         if weights.any() and (alone or (part.answer and says_enough(len(own) + len(part.answer), every))):
@@ -175,7 +176,7 @@ class BenchmarkItems:
         words = [words_of(text) for text in texts]
         hashes = _hashes(chain.from_iterable(words))
         lengths = np.fromiter(map(len, words), dtype=np.int64, count=len(words))
-        firsts, runs = np.cumsum(lengths) - lengths, _runs(hashes)
+        firsts, runs = np.cumsum(lengths) - lengths, run_hashes(hashes, RUN)
         found: list[str | None] = [None] * len(texts)
         candidates = self._candidates(runs, np.repeat(np.arange(len(words)), lengths)) if len(self._rare) else []
         for place, group in groupby(candidates, itemgetter(0)):
@@ -236,7 +237,7 @@ class BenchmarkItems:
                 left += 1
             if weight > most + 1e-6:
                 most, best = weight, (left, right + 1)
-        in_order = _runs(_hashes(self._words[item].split()))
+        in_order = run_hashes(_hashes(self._words[item].split()), RUN)
         is_held = np.isin(in_order, own[which[slice(*best)]])
         covered, weights = np.convolve(is_held, np.ones(RUN)) > 0, self._word_weights[item].as_py()
         return min(covered.mean(), np.average(covered, weights=weights)), int(at[best[0]])
@@ -261,14 +262,6 @@ class _Document(NamedTuple):
 
 def _hashes(words: Iterable[str]) -> NDArray[np.uint64]:
     return np.fromiter((zlib.crc32(word.encode()) for word in words), dtype=np.uint64)
-
-
-def _runs(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return the hash of every run of four words: (m - 3,) uint64."""
-    rolling = np.zeros(max(0, len(words) - RUN + 1), dtype=np.uint64)
-    for offset in range(RUN):
-        rolling = (rolling + words[offset : offset + len(rolling)] + np.uint64(1)) * MULTIPLIER
-    return rolling ^ (rolling >> np.uint64(29))
 
 
 def _joined(parts: list[NDArray[np.uint64]]) -> NDArray[np.uint64]:

@@ -84,8 +84,7 @@ class MaterializeSettings(Settings):
         4 * 2**30,
         ge=1,
         description="Bytes of source files that are written as one partition: whole files, whose rows have their own "
-        "dataset files. A killed run writes only unfinished partitions again. A corpus that would have more than "
-        "512 has larger ones.",
+        "dataset files. A killed run writes only unfinished partitions again.",
     )
     export: list[ExportSettings] = Field(
         default_factory=list, description="Training files that are made of the dataset, each in its own folder."

@@ -47,8 +47,8 @@ class CopiesSettings(Settings):
 
     keep: Literal["earliest", "longest"] = Field(
         "earliest",
-        description="The copy that is kept: the `earliest` is of the shard that came into the workspace first, then of "
-        "the first name, then of the first row; the `longest` has most characters.",
+        description="The copy that is kept: the `earliest` is of the shard of the first name, then of the first row; "
+        "the `longest` has most characters.",
     )
     prefer: dict[str, list[str]] = Field(
         default_factory=dict,
@@ -119,8 +119,7 @@ class IngestSettings(Settings):
     exact_dedup: Literal["corpus", "shard", "off"] = Field(
         "corpus",
         description="Where to drop documents with equal normalised text: in the whole `corpus`, within each `shard`, "
-        "or nowhere (`off`). Kept is the first copy of a shard; of several shards, that of the one that came into the "
-        "workspace first, then of the first name.",
+        "or nowhere (`off`). Kept is the first copy of a shard; of several shards, that of the first name.",
     )
     near_dedup: Literal["off", "minhash"] = Field(
         "off",

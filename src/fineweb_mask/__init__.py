@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fineweb_mask.flows.compare import CompareSummary
-    from fineweb_mask.flows.ledger.diff import DiffSummary, diff
+    from fineweb_mask.flows.ledger.diff import diff
     from fineweb_mask.flows.python.opened import OpenedWorkspace
     from fineweb_mask.flows.python.opened import open_workspace as open  # noqa: A004 - fineweb_mask.open, as gzip.open
     from fineweb_mask.flows.python.start import compare, curate
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from fineweb_mask.models.selection.selector import select
     from fineweb_mask.models.settings import PipelineSettings
     from fineweb_mask.models.settings.selection import SelectionSettings
+    from fineweb_mask.tasks.ledger.difference import DiffSummary
 
     __version__: str
 
@@ -70,7 +71,7 @@ __all__ = [
 _MODULES = {
     "flows.compare": ("CompareSummary",),
     "flows.python.start": ("compare", "curate"),
-    "flows.ledger.diff": ("DiffSummary", "diff"),
+    "flows.ledger.diff": ("diff",),
     "flows.python.opened": ("OpenedWorkspace", "open_workspace"),
     "flows.recipe": ("load_recipe",),
     "flows.summary": ("RunSummary",),
@@ -80,6 +81,7 @@ _MODULES = {
     "models.selection.selector": ("select",),
     "models.settings": ("PipelineSettings",),
     "models.settings.selection": ("SelectionSettings",),
+    "tasks.ledger.difference": ("DiffSummary",),
 }
 _NAMED = {"open": "open_workspace"}
 

@@ -16,7 +16,7 @@ from fineweb_mask.models.schemas import DROPPED, DUPLICATES, MASKS, ROW, SOURCE_
 from fineweb_mask.tasks.catalog.quoting import identifier, literal
 from fineweb_mask.tasks.storage.parquet import read_schema, read_table
 from fineweb_mask.tasks.workspace.references import NEAR, SAME_URL, ShardFiles, StageFile
-from fineweb_mask.tasks.workspace.stage_parquet import open_parquet
+from fineweb_mask.tasks.workspace.stage_parquet import open_parquet, read_duplicates
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 SELECTED, NOT_SELECTED = "selected", "not selected"
@@ -100,7 +100,8 @@ def show_fates(
     tables = {name: schema.empty_table() for name, schema in empty.items()}
     tables["documents"] = _columns_of(workspace.resolve(shard.documents), [ROW.name, SOURCE_ROW.name, *columns])
     if shard.duplicates.rows:
-        tables["duplicates"] = read_table(workspace.resolve(shard.duplicates))
+        tables["duplicates"] = read_duplicates(workspace, shard.duplicates)
+    tables["duplicates"] = tables["duplicates"].drop("shard")
     if shard.scores.path:
         tables["scores"] = _columns_of(workspace.resolve(shard.scores), [ROW.name, *columns])
     tables["masks"] = _masks(workspace, shard)

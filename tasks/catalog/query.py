@@ -2,11 +2,11 @@
 
 DuckDB is confined to the workspace: no other files, no network, no extensions, and a locked configuration. Inside the
 workspace it could still write (`COPY ... TO`, even within a query), so only queries are accepted, and each one runs as
-a subquery, where DuckDB only reads. It compares no checksums, except that Arrow reads vectors of float16 for it.
+a subquery, where DuckDB only reads. It compares no checksums.
 """
 
+import glob
 import shutil
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -17,13 +17,10 @@ import duckdb
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
-from pyarrow import dataset
-from pyarrow.fs import LocalFileSystem
 
 from fineweb_mask.models.errors import WorkspaceError
-from fineweb_mask.tasks.catalog.quoting import identifier, literal, pattern_of
+from fineweb_mask.tasks.catalog.quoting import identifier, literal
 from fineweb_mask.tasks.catalog.views import VIEWS, catalog_path
-from fineweb_mask.tasks.storage.parquet import read_schema
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 BATCH_ROWS = 2_000
@@ -36,8 +33,6 @@ NUMERIC_TYPES = frozenset(
     "tinyint smallint integer bigint hugeint utinyint usmallint uinteger ubigint uhugeint float double decimal".split()
 )
 ROW = "_fineweb_mask_row"
-WAIT_SECONDS = 0.1
-"""Time between two interruptions of a query that is too late."""
 OPERATOR = duckdb.token_type.operator
 
 
@@ -150,72 +145,10 @@ def open_catalog(workspace: Workspace, memory_limit: str) -> Iterator[duckdb.Duc
         raise QueryError(f"the catalog {path} cannot be opened: {error}") from error
     with connection:
         folder = str(workspace.root)
-        connection.execute(f"SET allowed_directories = [{literal(folder)}, {literal(pattern_of(folder))}]")
+        connection.execute(f"SET allowed_directories = [{literal(folder)}, {literal(glob.escape(folder))}]")
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
-        _register_float16(connection, workspace)
         yield connection
-
-
-@contextmanager
-def stopped_after(connection: duckdb.DuckDBPyConnection, seconds: float | None) -> Iterator[None]:
-    """Stop what the connection runs in the block after this time; None stops nothing.
-
-    Raises
-    ------
-    QueryError
-        If it was stopped.
-    """
-    if seconds is None:
-        yield
-        return
-    ended, late = threading.Event(), threading.Event()
-
-    def watch() -> None:
-        if not ended.wait(seconds):
-            late.set()
-        while late.is_set() and not ended.wait(WAIT_SECONDS):
-            connection.interrupt()  # also of the next statement
-
-    watching = threading.Thread(target=watch, name="timeout", daemon=True)
-    watching.start()
-    try:
-        yield
-    except QueryError as error:
-        if late.is_set():
-            raise QueryError(
-                f"--timeout: the query was stopped after {seconds:g} s: allow more, or limit what it reads"
-            ) from error
-        raise
-    finally:
-        ended.set()
-        watching.join()
-
-
-def _register_float16(connection: duckdb.DuckDBPyConnection, workspace: Workspace) -> None:
-    """Let Arrow read float16 vectors: DuckDB 2.0 does not support their encoding (byte stream split).
-
-    The registered table is in DuckDB's temporary schema, which takes precedence over the catalog's view.
-    """
-    files = connection.execute("SELECT shard, path FROM stored.files WHERE stage = 'embeddings'").fetchall()
-    paths = [(shard, workspace.root / path) for shard, path in files]
-    if not paths or not paths[0][1].is_file():
-        return
-    schema = read_schema(paths[0][1]).remove_metadata()
-    vectors = schema.field("embedding").type
-    if vectors.value_type != pa.float16():
-        return
-    wider = pa.list_(pa.float32(), vectors.list_size)
-    fields = [pa.field("embedding", wider) if field.name == "embedding" else field for field in schema]
-    verified = dataset.ParquetFragmentScanOptions(page_checksum_verification=True)
-    parquet = dataset.ParquetFileFormat(default_fragment_scan_options=verified)
-    local = LocalFileSystem()
-    fragments = [
-        parquet.make_fragment(str(path), local, partition_expression=dataset.field("shard") == shard)
-        for shard, path in paths
-    ]
-    known = pa.schema([pa.field("shard", pa.string()), *fields])
-    connection.register("embeddings", dataset.FileSystemDataset(fragments, known, parquet, local))
 
 
 def answers(connection: duckdb.DuckDBPyConnection, sql: str) -> Iterator[Answer]:

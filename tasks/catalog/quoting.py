@@ -1,6 +1,4 @@
-"""Quote names, texts and paths for SQL."""
-
-import glob
+"""Quote names and texts for SQL."""
 
 
 def identifier(name: str) -> str:
@@ -19,12 +17,3 @@ def literal(text: str) -> str:
     'it''s'
     """
     return "'" + text.replace("'", "''") + "'"
-
-
-def pattern_of(path: str) -> str:
-    """Return the pattern by which DuckDB finds one file; it takes every path for a pattern.
-
-    >>> pattern_of("/data/[a].parquet")
-    '/data/[[]a].parquet'
-    """
-    return glob.escape(path)

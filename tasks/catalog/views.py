@@ -169,16 +169,17 @@ def _rows_of(
     connection: duckdb.DuckDBPyConnection, files: Sequence[StageFile], schema: pa.Schema, *, differ: bool = False
 ) -> str:
     """Return a query of a stage's rows with their shard; without files, an empty one with the columns of `schema`."""
+    has_shard = "shard" in schema.names  # one file of all shards
     if not files:
         columns = connection.from_arrow(schema.empty_table())
         nulls = [
             f"NULL::{type_} AS {identifier(name)}" for name, type_ in zip(columns.columns, columns.types, strict=True)
         ]
-        return f"SELECT NULL::VARCHAR AS shard, {', '.join(nulls)} WHERE false"
-    paths = ", ".join(literal(file.path) for file in files)
+        return f"SELECT {'' if has_shard else 'NULL::VARCHAR AS shard, '}{', '.join(nulls)} WHERE false"
+    paths = ", ".join(literal(path) for path in dict.fromkeys(file.path for file in files))
+    named = "regexp_extract(documents_file, '([^/]*)[.][0-9a-f]{16}[.]parquet$', 1) AS shard, "
     return f"""
-        SELECT regexp_extract(documents_file, '([^/]*)[.][0-9a-f]{{16}}[.]parquet$', 1) AS shard,
-               * EXCLUDE (documents_file)
+        SELECT {"" if has_shard else named}* EXCLUDE (documents_file)
         FROM read_parquet(in_workspace([{paths}]), filename = 'documents_file', union_by_name = {differ},
                           hive_partitioning = false)
         """  # noqa: S608 - a view takes no parameters; the paths are quoted

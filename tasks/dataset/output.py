@@ -14,16 +14,16 @@ import hashlib
 import json
 import re
 import shutil
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, Self
 
 from fineweb_mask.models.settings import MaterializeSettings
 from fineweb_mask.models.urls import is_url
 from fineweb_mask.tasks.outputs import OutputError, check_apart, check_output
-from fineweb_mask.tasks.storage.atomic import atomic_folder, make_folder, remove_file, tree_files
+from fineweb_mask.tasks.storage.atomic import atomic_folder, make_folder, remove_file
 from fineweb_mask.tasks.storage.remote.copies import size_of, upload_order
 from fineweb_mask.tasks.storage.remote.object_store import Store
 from fineweb_mask.tasks.workspace.manifest import (
@@ -47,54 +47,6 @@ OF_A_DATASET = frozenset({CARD, PROVENANCE, "data", "plots", ".cache", ".gitattr
 """What may be in the folder of a dataset; the hub's client and a file browser make the hidden ones."""
 CHECKSUM = "\nSHA-256 of `provenance.json`, without the entry of this card: `{}`\n"
 CHECKSUM_LINE = re.compile(re.escape(CHECKSUM).replace(r"\{\}", "([0-9a-f]{64})") + r"\Z")
-
-
-def publish(folder: Path, url: str, data: str) -> None:
-    """Replace the dataset at a URL.
-
-    Parameters
-    ----------
-    folder
-        The card README.md, its plots, and the record provenance.json, which names all files of the dataset.
-    url
-        The folder that readers use, in which the data is already. Other files in it are not touched.
-    data
-        The folder of the data in it, `data-` and eight hex digits.
-
-    Raises
-    ------
-    RemoteError
-        If the URL cannot be written; the old dataset is then still complete.
-    """
-    store = Store(url)
-    last = store.read(PROVENANCE)
-    for path in upload_order(folder):
-        store.upload(path, path.relative_to(folder).as_posix())
-    new = Manifest.model_validate_json((folder / PROVENANCE).read_bytes()).files
-    present = store.sizes().keys()
-    stale = {name for name in present if DATA_FILE.match(name) and not name.startswith(f"{data}/")}
-    with suppress(ValueError):
-        stale |= present & (Manifest.model_validate_json(last).files.keys() - new.keys()) if last else set()
-    store.delete(sorted(stale))
-
-
-def published(url: str) -> Manifest | None:
-    """Return the provenance record of the dataset at a URL if all its files exist with the recorded size, else None.
-
-    Raises
-    ------
-    RemoteError
-        If the URL does not answer or denies access.
-    """
-    store = Store(url)
-    record, card, present = store.read(PROVENANCE), store.read(CARD), store.sizes()
-    with suppress(ValueError, LookupError):
-        # A card of an older version may have the same size.
-        if record and card and digest_on_card(card.decode(errors="replace")) == record_digest(record):
-            manifest = Manifest.model_validate_json(record)
-            if all(present.get(name) == file.bytes for name, file in manifest.files.items()):
-                return manifest
-    return None
 
 
 class Output(NamedTuple):
@@ -126,36 +78,63 @@ class Output(NamedTuple):
         RemoteError
             If the URL cannot be written.
         """
-        if self.url is not None and not self.is_own:
-            check_apart({"materialize.output": self.url}, inputs)
-            Store(self.url).check_writable()
+        if self.url is not None:
+            if not self.is_own:
+                check_apart({"materialize.output": self.url}, inputs)
+                Store(self.url).check_writable()
             return
         if not self.is_own:
             is_dataset = is_product(self.folder, MATERIALIZE)
             check_output(self.folder, "materialize.output", inputs, replaces=is_dataset, folder=True)
-        if not self.folder.exists() and not self.folder.is_symlink():
-            return
-        names = {path.name for path in self.folder.iterdir()} if self.folder.is_dir() else {self.folder.name}
+        names = {path.name for path in self.folder.iterdir()} if self.folder.is_dir() else set()
         if strange := sorted(name for name in names - OF_A_DATASET if not VERSION_FOLDER.fullmatch(name)):
             raise OutputError(
                 f"{self.folder} is replaced as a whole, and holds {', '.join(map(repr, strange[:3]))}, which no run "
                 "wrote: move it elsewhere"
             )
 
-    @property
-    def is_there(self) -> bool:
-        """Whether a dataset exists there."""
-        if self.url is not None:
-            return Store(self.url).size(PROVENANCE) is not None
-        return read_manifest(self.folder / PROVENANCE) is not None
-
     def whole(self) -> Manifest | None:
-        """Return the provenance record of the dataset there if all its files have the recorded size, else None."""
-        if self.url is not None:
-            return published(self.url)
-        path = self.folder / PROVENANCE
-        manifest = read_manifest(path)
-        return manifest if manifest is not None and is_whole(path, manifest, by_size=True) else None
+        """Return the provenance record of the dataset there if all its files have the recorded size, else None.
+
+        Raises
+        ------
+        RemoteError
+            If the URL does not answer or denies access.
+        """
+        if self.url is None:
+            path = self.folder / PROVENANCE
+            manifest = read_manifest(path)
+            return manifest if manifest is not None and is_whole(path, manifest, by_size=True) else None
+        store = Store(self.url)
+        record, card, present = store.read(PROVENANCE), store.read(CARD), store.sizes()
+        with suppress(ValueError, LookupError):
+            # A card of an older version may have the same size.
+            if record and card and digest_on_card(card.decode(errors="replace")) == record_digest(record):
+                manifest = Manifest.model_validate_json(record)
+                if all(present.get(name) == file.bytes for name, file in manifest.files.items()):
+                    return manifest
+        return None
+
+    def publish(self, folder: Path, data: str) -> None:
+        """Replace the dataset at the URL, in which the data is already, in the folder `data`.
+
+        `folder` has the card, its plots, and the record, which names all files. Other files at the URL are not touched.
+
+        Raises
+        ------
+        RemoteError
+            If the URL cannot be written; the old dataset is then still complete.
+        """
+        store = Store(self.display_path)
+        last = store.read(PROVENANCE)
+        for path in upload_order(folder):
+            store.upload(path, path.relative_to(folder).as_posix())
+        new = Manifest.model_validate_json((folder / PROVENANCE).read_bytes()).files
+        present = store.sizes().keys()
+        stale = {name for name in present if DATA_FILE.match(name) and not name.startswith(f"{data}/")}
+        with suppress(ValueError):
+            stale |= present & (Manifest.model_validate_json(last).files.keys() - new.keys()) if last else set()
+        store.delete(sorted(stale))
 
 
 class Unfinished(NamedTuple):
@@ -172,11 +151,6 @@ class Unfinished(NamedTuple):
     workspace: Workspace
     output: Output
     version: str  # of the dataset's files
-
-    @classmethod
-    def of(cls, workspace: Workspace, settings: MaterializeSettings, version: str) -> Self:
-        """Return where the files of a version of the dataset wait."""
-        return cls(workspace, Output.of(workspace, settings), version)
 
     @property
     def data(self) -> str:
@@ -203,28 +177,27 @@ class Unfinished(NamedTuple):
         return record if all(size(name) == file.bytes for name, file in record.files.items()) else None
 
     @contextmanager
-    def written(self, partition: str) -> Iterator[Path]:
-        """Yield a folder of this machine for the files of a partition; it is removed at the end."""
-        around = self.folder if self.output.url is None else self.workspace.cache / UNFINISHED
-        folder = around / f".{partition}.{uuid.uuid4().hex}.partial"
-        make_folder(folder)
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+    def written(self) -> Iterator[Path]:
+        """Yield a folder of this machine for the files of a partition, in which another may write, too."""
+        if self.output.url is None:
+            make_folder(self.folder)
+            yield self.folder
+            return
+        make_folder(self.workspace.cache)
+        with TemporaryDirectory(prefix=".partition-", suffix=".partial", dir=self.workspace.cache) as folder:
+            yield Path(folder)
 
-    def keep(self, partition: str, key: StageKey, written: Path, details: Mapping[str, Any]) -> None:
+    def keep(
+        self, partition: str, key: StageKey, folder: Path, files: Iterable[Path], details: Mapping[str, Any]
+    ) -> None:
         """Keep the files that a partition has written to a folder, and then its record."""
-        files = {}
-        for file in tree_files(written):
-            name = f"{self.data}/{file.relative_to(written).as_posix()}"
-            files[name] = ManifestFile(bytes=file.stat().st_size, sha256=file_digest(file))
+        found = {}
+        for file in files:
+            name = file.relative_to(folder).as_posix()
+            found[name] = ManifestFile(bytes=file.stat().st_size, sha256=file_digest(file))
             if self.output.url is not None:
                 Store(self.output.url).upload(file, name)
-            else:
-                make_folder((self.folder / name).parent)
-                file.replace(self.folder / name)
-        write_manifest(self.record_path(partition), key, [], details, more=files)
+        write_manifest(self.record_path(partition), key, [], details, more=found)
 
     @contextmanager
     def put_in_place(self) -> Iterator[Path]:
@@ -239,12 +212,10 @@ class Unfinished(NamedTuple):
                     (self.folder / self.data).rename(folder / self.data)
                 self._remove()
             return
-        folder = self.workspace.cache / "dataset"
-        shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed
-        folder.mkdir(parents=True)
-        yield folder
-        publish(folder, self.output.url, self.data)
-        shutil.rmtree(folder)
+        make_folder(self.workspace.cache)
+        with TemporaryDirectory(prefix=".dataset-", suffix=".partial", dir=self.workspace.cache) as built:
+            yield Path(built)
+            self.output.publish(Path(built), self.data)
         self._remove()
 
     def _remove(self) -> None:

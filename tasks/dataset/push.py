@@ -1,22 +1,30 @@
 """Push a dataset to the Hugging Face hub, only on a user's command.
 
-The caller verifies the dataset first. `HfApi.upload_folder` uploads it: a large folder in several commits, and after an
-interruption only what is missing. Files of earlier pushes that the dataset no longer has, according to the provenance
-record in the repository, are deleted there. Other files in the repository are not touched.
+It is verified first. `HfApi.upload_folder` uploads a large folder in several commits, and after an interruption only
+what is missing. Files of earlier pushes that the dataset no longer has, according to the provenance record in the
+repository, are deleted there. Other files in the repository are not touched.
 """
 
 import glob
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel
 
-from fineweb_mask.models.errors import FinewebMaskError
+from fineweb_mask.models.errors import FinewebMaskError, WorkspaceError
 from fineweb_mask.models.urls import is_url, reject_credentials, require_writable
-from fineweb_mask.tasks.dataset.verify import Dataset, find_dataset, is_of_the_hub, license_of
+from fineweb_mask.tasks.dataset.verify import (
+    BytesCallback,
+    Dataset,
+    find_dataset,
+    is_of_the_hub,
+    license_of,
+    read_provenance,
+    verify,
+)
 from fineweb_mask.tasks.storage.remote.copies import default_scratch, download_tree
 from fineweb_mask.tasks.workspace.manifest import PROVENANCE, Manifest, read_manifest
 
@@ -24,15 +32,16 @@ if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 
+Progress = Callable[[int], AbstractContextManager[BytesCallback]]
+"""Shows how many bytes of so many are verified."""
+
+
+class ChangedDatasetError(WorkspaceError):
+    """A dataset differs from its provenance record."""
+
+
 class PushError(FinewebMaskError, RuntimeError):
     """The dataset cannot be pushed."""
-
-
-class PushedFile(BaseModel):
-    """A file of the dataset."""
-
-    file: str
-    bytes: int
 
 
 class Push(BaseModel):
@@ -42,21 +51,65 @@ class Push(BaseModel):
     repository: str
     revision: str
     url: str | None = None  # of the last commit
-    files: list[PushedFile]
+    files: dict[str, int]  # bytes by name
     bytes: int
     deleted: list[str] = []  # files of an earlier push
     others: list[str] = []  # files in the repository that are not part of the dataset
 
 
-@contextmanager
-def local_dataset(place: str) -> Iterator[Dataset]:
-    """Yield a dataset on this machine in the block; one at a URL is downloaded, and deleted at the end.
+def push(
+    place: str,
+    repository: str,
+    revision: str = "main",
+    *,
+    private: bool = False,
+    dry_run: bool = False,
+    show: bool = False,
+    progress: Progress = lambda _: nullcontext(lambda _: None),
+) -> Push:
+    """Verify a dataset and upload it.
+
+    Parameters
+    ----------
+    place
+        Workspace or dataset: a folder, or a URL, from which it is downloaded first.
+    repository, revision
+        The dataset repository on the hub, `owner/name`, and its branch, which is made if it does not exist.
+    private
+        Whether the repository is private, if it is new.
+    dry_run
+        Whether only to verify, and to list the files; uses no network.
+    show
+        Whether the hub's client shows its progress on stderr.
+    progress
+        Shows the progress of the verification.
 
     Raises
     ------
+    PushError
+        If the name of the repository is none, the dataset has no licence, there is no token or no network, or the hub
+        refuses.
+    ChangedDatasetError
+        If the dataset differs from its record.
     FinewebMaskError
         If there is none.
     """
+    with _local(place) as dataset:
+        manifest, folder = read_provenance(dataset), Path(dataset.root)
+        plan = _planned(folder, manifest, repository, revision)
+        with progress(sum(file.bytes for file in manifest.files.values())) as advance:
+            problems = verify(dataset, manifest, advance).problems
+        if problems:
+            raise ChangedDatasetError(
+                f"{place} is not pushed: the dataset differs from its provenance.json: {problems[0].file}: "
+                f"{problems[0].problem}: run its recipe again"
+            )
+        return plan if dry_run else _upload(folder, plan, private=private, show=show)
+
+
+@contextmanager
+def _local(place: str) -> Iterator[Dataset]:
+    """Yield a dataset on this machine in the block; one at a URL is downloaded, and deleted at the end."""
     if is_url(place):
         require_writable(reject_credentials(place))  # a dataset on the hub need not be pushed
     dataset = find_dataset(place)
@@ -69,14 +122,8 @@ def local_dataset(place: str) -> Iterator[Dataset]:
         yield find_dataset(folder)
 
 
-def planned(folder: Path, manifest: Manifest, repository: str, revision: str) -> Push:
-    """Return what a push would upload, without network access.
-
-    Raises
-    ------
-    PushError
-        If `repository` is not a valid name of the form owner/name, or the dataset has no licence.
-    """
+def _planned(folder: Path, manifest: Manifest, repository: str, revision: str) -> Push:
+    """Return what a push would upload, without network access."""
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
@@ -97,19 +144,13 @@ def planned(folder: Path, manifest: Manifest, repository: str, revision: str) ->
         status="dry run",
         repository=repository,
         revision=revision,
-        files=[PushedFile(file=name, bytes=size) for name, size in sorted(sizes.items())],
+        files=dict(sorted(sizes.items())),
         bytes=sum(sizes.values()),
     )
 
 
-def push(folder: Path, plan: Push, *, private: bool, show: bool = False) -> Push:
-    """Upload a verified dataset as `planned`; `private` applies to a new repository, `show` to progress bars on stderr.
-
-    Raises
-    ------
-    PushError
-        If there is no token or no network, or the hub refuses.
-    """
+def _upload(folder: Path, plan: Push, *, private: bool, show: bool) -> Push:
+    """Upload a verified dataset as planned."""
     from huggingface_hub import HfApi, get_token
     from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
 
@@ -122,7 +163,7 @@ def push(folder: Path, plan: Push, *, private: bool, show: bool = False) -> Push
         api.create_repo(plan.repository, repo_type="dataset", private=private, exist_ok=True)
         if plan.revision != "main":
             api.create_branch(plan.repository, branch=plan.revision, repo_type="dataset", exist_ok=True)
-        names = {file.file for file in plan.files}
+        names = plan.files.keys()
         present = set(api.list_repo_files(plan.repository, repo_type="dataset", revision=plan.revision))
         stale = sorted(_pushed_before(api, plan, present) & (present - names))
         commit = api.upload_folder(

@@ -4,21 +4,16 @@ Ingest drops repeats within a shard and records each text's hash. For near-dupli
 shard. Then the documents of all shards are compared in one job, which writes the list of each shard. The duplicates
 stay in the documents, and are left out when these are scored, embedded and selected.
 
-Of equal texts, that of the shard that came into the workspace first is kept; of shards that came together, that of the
-first name. With the order of the names alone, a new shard whose name comes first would take the copies of others, whose
-selections would all be made again. So the order in which shards came is remembered. Of near-duplicates the earliest
-is kept as well, unless `ingest.copies` says otherwise: of the shard that came first, then of the first row. The order
-of work does not matter.
+Of equal texts, that of the shard whose name comes first is kept. Of near-duplicates the earliest is kept as well,
+unless `ingest.copies` says otherwise: of the shard of the first name, then of the first row. The order of work does
+not matter.
 
-A file's name tells what is in it, and a shard without duplicates has no file: when a shard is added, no other shard's
-duplicates are written again, and no selection is made again, as long as the earliest copies are kept.
+One file holds the lists of all shards. What comes after depends on the rows of its own shard's list alone: when a shard
+is added whose name comes after the others', no selection is made again, as long as the earliest copies are kept.
 """
 
-import json
+import hashlib
 import tempfile
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
@@ -30,47 +25,22 @@ from pydantic import BaseModel, ConfigDict
 
 from fineweb_mask.models.dedup.choice import Dropped, choose
 from fineweb_mask.models.dedup.minhash import Sketch
-from fineweb_mask.models.runtime.progress import track
-from fineweb_mask.models.schemas import DUPLICATES, DUPLICATES_OF_SHARDS
+from fineweb_mask.models.runtime.stopping import raise_if_stopped
+from fineweb_mask.models.schemas import DUPLICATES
 from fineweb_mask.models.settings import IngestSettings
 from fineweb_mask.tasks.catalog.spilling import spilling_database
-from fineweb_mask.tasks.dedup.comparison import LAST, PAIRS, ROW_BITS, Comparison, runs
+from fineweb_mask.tasks.dedup.comparison import LAST, PAIRS, ROW_BITS, Comparison
 from fineweb_mask.tasks.dedup.sketch import Documents, name_of
-from fineweb_mask.tasks.storage.atomic import atomic_write, make_folder
-from fineweb_mask.tasks.storage.parquet import read_table
-from fineweb_mask.tasks.storage.remote.copies import read_text, size_of
+from fineweb_mask.tasks.storage.atomic import make_folder
 from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, find_file, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
-from fineweb_mask.tasks.workspace.references import (
-    COUNTED,
-    NEAR,
-    SAME_URL,
-    StageFile,
-    content_key,
-    digest,
-    stage_file_name,
-)
-from fineweb_mask.tasks.workspace.stage_parquet import read_stage_footer, stage_file_writer
-from fineweb_mask.tasks.workspace.workspace import Workspace
-
-SUMMARIES = "compared"
-"""Folder of the summaries, which say what duplicates each shard has."""
-
-TRIED = (0.6, 0.7, 0.8, 0.9)
-"""Thresholds of which is counted what they would drop, of the pairs that are compared for the run's own."""
-
-LISTED_ROWS = 16_000_000
-"""Documents of the shards whose duplicates are in memory at the same time, unless one shard has more."""
-
-WRITERS = 32
-"""Files that are written at the same time: at a URL, most of the time is spent waiting."""
-
+from fineweb_mask.tasks.workspace.references import NEAR, SAME_URL, StageFile, digest
+from fineweb_mask.tasks.workspace.stage_parquet import ROW_GROUP_ROWS, stage_file_writer
 
 LISTED = f"""
     SELECT document >> {ROW_BITS} AS place, document & {LAST} AS row, better >> {ROW_BITS} AS twin,
            better & {LAST} AS twin_row, similarity
-    FROM (SELECT document, NULL AS better, NULL AS similarity FROM repeats UNION ALL FROM near)
-    WHERE document BETWEEN $first AND $last ORDER BY document
+    FROM (SELECT document, NULL AS better, NULL AS similarity FROM repeats UNION ALL FROM near) ORDER BY document
     """  # noqa: S608 - numbers of our own
 
 
@@ -91,11 +61,9 @@ class Shard(BaseModel):
 class DedupJob(ShardJob):
     """List the duplicates of every shard of a corpus."""
 
-    stage: ClassVar[Stage] = Stage(
-        "dedup", version=3, folders=("duplicates", SUMMARIES), counts=("ingested", "eligible")
-    )
+    stage: ClassVar[Stage] = Stage("dedup", version=5, folders=("duplicates",), counts=("ingested", "eligible"))
     name: ClassVar[str] = "corpus"
-    shards: tuple[Shard, ...]  # files of other corpora first, then in the order in which the shards came
+    shards: tuple[Shard, ...]  # files of other corpora first, then by the shards' names
     settings: IngestSettings
     memory_limit: str
 
@@ -114,41 +82,25 @@ class DedupJob(ShardJob):
         """The names of the shards of this corpus."""
         return [name_of(shard.documents) for shard in self.shards if shard.is_own]
 
-    @property
-    def summary(self) -> Path:
-        """The file that says which duplicates each shard has."""
-        return self.workspace.shard_path(SUMMARIES, self.name, self.key)
-
-    def paths(self) -> list[Path]:
-        """Return the summary, and the files of the shards that have duplicates, as far as the summary is there."""
-        root = self.workspace.root
-        return [self.summary, *(root / file.path for file in self._listed(None) or [] if file.path)]
-
     def shard_files(self, listing: Listing | None = None) -> list[StageFile] | None:
-        """Return the shards' duplicates, in the order of the shards, or None if one is not there."""
-        files, root = self._listed(listing), self.workspace.root
-        if files is None:
+        """Return the lists of the shards, in their order, or None if they are not there."""
+        if (file := self.current(listing)) is None:
             return None
-        written = [file for file in files if file.path]
-        sizes = (size_of(root / file.path) if listing is None else listing.size_of(file.path) for file in written)
-        return files if all(size == file.bytes for size, file in zip(sizes, written, strict=True)) else None
+        lists = {name: _list_of(name, file.path, *counted) for name, counted in file.details["shards"].items()}
+        return [lists.get(name) or no_duplicates(name) for name in self.shard_names]
 
-    def summarised(self, listing: Listing | None = None) -> StageFile | None:
-        """Return the reference to the summary; None without one."""
-        return find_file(self, SUMMARIES, self.name, listing)
-
-    def _listed(self, listing: Listing | None) -> list[StageFile] | None:
-        """Return the shards' duplicates as the summary has them; None without a summary."""
-        if (found := self.summarised(listing)) is None:
-            return None
-        return [_reference(row) for row in read_table(self.workspace.resolve(found)).to_pylist()]
+    def current(self, listing: Listing | None = None) -> StageFile | None:
+        """Return the file of all lists, if it is there."""
+        return find_file(self, self.folder, self.name, listing)
 
 
-def _reference(row: dict[str, Any]) -> StageFile:
-    """Return the reference to a shard's list, from its row of the summary."""
-    counts = {reason: row[reason] for reason in COUNTED if row[reason]}
-    same = {name: row[name] for name in ("path", "rows", "bytes", "fingerprint")}
-    return StageFile(stage=DedupJob.stage.name, name=row["shard"], **same, details=counts, cached=True)
+def _list_of(shard: str, path: str, rows: int, near: int, same_url: int, content: str) -> StageFile:
+    """Return the reference to a shard's list; the fingerprint is of its rows: which copy is kept changes nothing."""
+    counts = {reason: count for reason, count in ((NEAR, near), (SAME_URL, same_url)) if count}
+    fingerprint = digest([shard, content])
+    return StageFile(
+        stage=DedupJob.stage.name, name=shard, path=path, rows=rows, bytes=0, fingerprint=fingerprint, details=counts
+    )
 
 
 def no_duplicates(shard: str) -> StageFile:
@@ -159,22 +111,19 @@ def no_duplicates(shard: str) -> StageFile:
     >>> no_duplicates("a").rows, no_duplicates("a").path
     (0, '')
     """
-    none = {"shard": shard, "path": "", "rows": 0, "bytes": 0, "fingerprint": digest([shard, []])}
-    return _reference(none | dict.fromkeys(COUNTED, 0))
+    return _list_of(shard, "", 0, 0, 0, hashlib.sha256().hexdigest())
 
 
 @stage_task
 def dedup(job: DedupJob) -> None:
-    """Write the list of every shard that has duplicates, where it is not there yet, and then the summary.
-
-    The summary's details say what other thresholds would drop.
+    """Write the lists of all shards that have duplicates.
 
     Raises
     ------
     WorkspaceError
         If the memory limit is too little for DuckDB.
     """
-    ingest, own, details = job.settings, job.settings.near_threshold, dict[str, Any]()
+    ingest = job.settings
     make_folder(job.workspace.cache)
     spill = Path(tempfile.mkdtemp(prefix=".dedup-", suffix=".partial", dir=job.workspace.cache))
     with spilling_database(spill, job.memory_limit, f"{job.kind} {job.name}") as connection:
@@ -184,120 +133,38 @@ def dedup(job: DedupJob) -> None:
         pairs = [PAIRS.empty_table(), *([compared.of_one_url()] if ingest.url_dedup else [])]
         if ingest.near_dedup == "minhash":
             signatures = [shard.signatures for shard in job.shards if shard.signatures is not None]
-            words = Sketch.for_threshold(own).words
-            pairs.append(compared.alike(signatures, words, min(own, *TRIED)))
-        columns = [column.to_numpy() for column in pa.concat_tables(pairs).columns]
-
-        def at(threshold: float) -> Dropped:
-            is_alike = ~(columns[2] < threshold)  # also pages of one URL, which have no similarity
-            return choose(*(column[is_alike] for column in columns))
-
-        near = at(own)
-        if ingest.near_dedup == "minhash":
-            found = {one: near if one == own else at(one) for one in sorted({*TRIED, own})}
-            tried = [{"threshold": one, **_least_similar(job, dropped)} for one, dropped in found.items()]
-            details = {"threshold": own, "tried": tried if tried[0]["documents"] else []}
-        _write_lists(job, _by_shard(job, connection, near), details)
+            words = Sketch.for_threshold(ingest.near_threshold).words
+            pairs.append(compared.alike(signatures, words, ingest.near_threshold))
+        near = choose(*(column.to_numpy() for column in pa.concat_tables(pairs).columns))
+        _write_lists(job, connection, near)
 
 
-def _least_similar(job: DedupJob, dropped: Dropped) -> dict[str, Any]:
-    """Return how many near-duplicates are dropped, and the least similar of them beside the one kept for it."""
-    similarity = dropped.similarity
-    documents = int(np.count_nonzero(~np.isnan(similarity)))
-    if not documents:
-        return {"documents": 0}
-    least, found = np.nanargmin(similarity), dict[str, Any]()
-    for side, number in (("dropped", int(dropped.documents[least])), ("kept", int(dropped.kept[least]))):
-        place, row = divmod(number, 2**ROW_BITS)
-        found[side] = [name_of(job.shards[place].documents), row]
-    return {"documents": documents, "similarity": float(similarity[least]), **found}
-
-
-def _by_shard(
-    job: DedupJob, connection: duckdb.DuckDBPyConnection, near: Dropped
-) -> Iterator[list[tuple[str, pa.Table]]]:
-    """Yield the names and the duplicates of the shards of this corpus, those of some neighbouring ones together."""
+def _write_lists(job: DedupJob, connection: duckdb.DuckDBPyConnection, near: Dropped) -> None:
+    """Write the duplicates in the order of the shards and rows; the details tell of each shard what is in its list."""
     similarity = pa.array(near.similarity, from_pandas=True)
     connection.register("near", pa.table([near.documents, near.kept, similarity], schema=PAIRS))
     names = pa.array([name_of(shard.documents) for shard in job.shards], pa.string())
-    rows = [shard.documents.rows if isinstance(shard.documents, StageFile) else 0 for shard in job.shards]
-    for places in track("shards", list(runs(rows, LISTED_ROWS)), part=(0.9, 1)):
-        ends = {"first": places.start << ROW_BITS, "last": (places.stop << ROW_BITS) - 1}
-        found = connection.sql(LISTED, params=ends).to_arrow_table().combine_chunks()
-        starts = np.searchsorted(found["place"].to_numpy(), [*places, places.stop])
-        columns = [found["row"], names.take(found["twin"].combine_chunks()), found["twin_row"], found["similarity"]]
-        table = pa.table(columns, names=DUPLICATES.names).cast(DUPLICATES)
-        yield [
-            (names[place].as_py(), table.slice(start, stop - start))
-            for place, (start, stop) in zip(places, pairwise(starts.tolist()), strict=True)
-            if job.shards[place].is_own
-        ]
+    lists: dict[str, tuple[int, int, int, Any]] = {}
+    with stage_file_writer(job.output, DUPLICATES, job.key) as writer:
+        for batch in connection.sql(LISTED).to_arrow_reader(ROW_GROUP_ROWS):
+            raise_if_stopped()
+            columns = [names.take(batch["place"]), batch["row"], names.take(batch["twin"]), *batch.columns[3:]]
+            table, places = pa.table(columns, names=DUPLICATES.names).cast(DUPLICATES), batch["place"].to_numpy()
+            for start, stop in pairwise([0, *(np.flatnonzero(np.diff(places)) + 1).tolist(), len(places)]):
+                own = table.slice(start, stop - start)
+                shard = own["shard"][0].as_py()
+                rows, alike, twins, content = lists.get(shard, (0, 0, 0, hashlib.sha256()))
+                content.update(own["row"].to_numpy().tobytes())
+                alike, twins = (alike + _known(own["similarity"]), twins + _known(own["twin_shard"]))
+                lists[shard] = (rows + len(own), alike, twins, content)
+            writer.write(table.combine_chunks().to_batches()[0])
+        writer.details = {
+            "shards": {
+                shard: [rows, alike, twins - alike, content.hexdigest()]
+                for shard, (rows, alike, twins, content) in lists.items()
+            }
+        }
 
 
-def _write_lists(job: DedupJob, portions: Iterable[list[tuple[str, pa.Table]]], details: dict[str, Any]) -> None:
-    """Write the list of every shard, several at a time, and then the summary."""
-    with stage_file_writer(job.summary, DUPLICATES_OF_SHARDS, job.key) as summary, ThreadPoolExecutor(WRITERS) as pool:
-        for portion in portions:
-            rows = list(pool.map(partial(_write_list, job), *zip(*portion, strict=True)) if portion else ())
-            summary.write(pa.RecordBatch.from_pylist(rows, schema=DUPLICATES_OF_SHARDS))
-        summary.details = details
-
-
-def _write_list(job: DedupJob, shard: str, duplicates: pa.Table) -> dict[str, Any]:
-    """Write a shard's duplicates, if it has any and they are not there yet; return its row of the summary.
-
-    The fingerprint is of the rows alone: which copy is kept makes no difference to a selection.
-    """
-    rows, *twins = (column.to_pylist() for column in duplicates.columns)
-    path, size = "", 0
-    if rows:
-        key = content_key(digest([shard, rows, *twins]))
-        path = f"{job.folder}/{stage_file_name(shard, key)}"
-        file = job.workspace.root / path
-        if job.force or (footer := read_stage_footer(file)) is None or footer.key != key:
-            with stage_file_writer(file, DUPLICATES, key) as writer:
-                for batch in duplicates.combine_chunks().to_batches():
-                    writer.write(batch)
-        size = size_of(file) or 0
-    near = len(duplicates) - duplicates["similarity"].null_count
-    return {
-        "shard": shard,
-        "rows": len(rows),
-        NEAR: near,
-        SAME_URL: len(duplicates) - duplicates["twin_shard"].null_count - near,
-        "path": path,
-        "bytes": size,
-        "fingerprint": digest([shard, rows]),
-    }
-
-
-def in_order_of_arrival(workspace: Workspace, shards: Iterable[str]) -> list[str]:
-    """Return the names of shards: those that are remembered first, in their order, then the others by name.
-
-    Examples
-    --------
-    >>> from tempfile import mkdtemp
-    >>> workspace = Workspace(mkdtemp())
-    >>> remember_arrivals(workspace, ["b", "c"])
-    >>> in_order_of_arrival(workspace, ["a", "b", "c"])
-    ['b', 'c', 'a']
-    """
-    rank = {name: place for place, name in enumerate(_remembered(workspace))}
-    return sorted(shards, key=lambda name: (rank.get(name, len(rank)), name))
-
-
-def remember_arrivals(workspace: Workspace, shards: Iterable[str]) -> None:
-    """Remember shards, in this order, after those that are remembered already."""
-    before = _remembered(workspace)
-    known = set(before)
-    names = [*before, *(name for name in shards if name not in known)]
-    if names != before:
-        with atomic_write(workspace.arrivals) as partial:
-            partial.write_text(json.dumps(names, indent=0) + "\n")
-
-
-def _remembered(workspace: Workspace) -> list[str]:
-    try:
-        return [str(name) for name in json.loads(read_text(workspace.arrivals))]
-    except (OSError, ValueError, TypeError):
-        return []
+def _known(values: pa.ChunkedArray) -> int:
+    return int(len(values) - values.null_count)

@@ -17,7 +17,7 @@ TEXT = (
 def notable_documents(corpus: Corpus) -> list[Section]:
     """Return a section on the best left out and the worst kept of a sample; none if all have the same quality."""
     places = evenly_spaced(len(corpus.shards), SAMPLED_SHARDS)
-    sample = corpus._replace(shards=[corpus.shards[place] for place in places])
+    sample = [corpus.shards[place] for place in places]
     found = sorted(notable(corpus, sample, SHOWN), key=_quality)
     if len({_quality(one) for one in found}) < 2:
         return []
@@ -26,19 +26,18 @@ def notable_documents(corpus: Corpus) -> list[Section]:
         "Worst kept": [one for one in found if one.outcome == SELECTED],
     }
     sides = [Side(title, [_card(corpus, one) for one in some]) for title, some in kinds.items() if some]
-    of = "" if len(sample.shards) == len(corpus.shards) else f" of {len(sample.shards)} shards"
+    of = "" if len(sample) == len(corpus.shards) else f" of {len(sample)} shards"
     return [Section("Best left out, worst kept", [TEXT.format(of=of)], sides=sides)]
 
 
 def _quality(one: Explanation) -> float:
-    return float(one.numbers_of("score")["quality"]["score"])
+    return float(one.numbers["quality"])
 
 
 def _card(corpus: Corpus, one: Explanation) -> Card:
-    """Return the beginning of a document, with its quality among all, and what decided about it."""
+    """Return the beginning of a document, with its quality, and what decided about it."""
     assert one.row is not None  # noqa: S101 - ingest kept it
     text = " ".join(corpus.values(one.shard, one.row, ["text"])["text"][: 2 * SHOWN_CHARACTERS].split())
-    share = int(100 * one.numbers_of("score")["quality"]["better_than"])
-    note = f"quality {_quality(one):+.2f}, better than {share}%; {one.decisions[-1].reason}"
+    note = f"quality {_quality(one):+.2f}; {one.decisions[-1].reason}"
     beginning = text[:SHOWN_CHARACTERS] + (" …" if len(text) > SHOWN_CHARACTERS else "")
     return Card(one.url or one.id, note, beginning)

@@ -113,11 +113,6 @@ class ShardFiles(BaseModel):
         return self.documents.rows
 
 
-def content_key(content: str) -> StageKey:
-    """Return the key of a file that is known by a digest of what is in it, and not by what it was made from."""
-    return StageKey(stage="content", version=1, settings=digest(None), inputs=content)
-
-
 def stage_file_name(shard: str, key: StageKey) -> str:
     """Return the path of a shard's file below its folder."""
     return f"{shard}.{key.tag}.parquet"

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
-from fineweb_mask.models.schemas import ARRAYS
+from fineweb_mask.models.schemas import ARRAYS, DUPLICATES
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_metadata, read_table
 from fineweb_mask.tasks.storage.remote.copies import size_of
@@ -181,16 +181,19 @@ def documents_of(workspace: Workspace, file: StageFile, rows: NDArray[np.int64],
 def duplicate_rows(workspace: Workspace, duplicates: StageFile) -> NDArray[np.uint32]:
     """Return the rows of a shard that are duplicates, ascending: (n,) uint32.
 
-    A shard without any has no file.
-
     Raises
     ------
     FileNotFoundError
         If it was not looked for them.
     """
+    return np.asarray(read_duplicates(workspace, duplicates)["row"], dtype=np.uint32)
+
+
+def read_duplicates(workspace: Workspace, duplicates: StageFile) -> pa.Table:
+    """Read the rows of `DUPLICATES` that are of a shard; one without any has no file."""
     if duplicates.fingerprint and not duplicates.rows:
-        return np.empty(0, dtype=np.uint32)
-    return np.asarray(read_table(workspace.resolve(duplicates))["row"], dtype=np.uint32)
+        return DUPLICATES.empty_table()
+    return read_table(workspace.resolve(duplicates), filters=pc.field("shard") == duplicates.name)
 
 
 def read_scores(workspace: Workspace, shard: ShardFiles, names: Sequence[str]) -> dict[str, NDArray[np.float32]]:

@@ -44,7 +44,7 @@ RECIPE = "recipe.yaml"
 NOT_THE_USERS = frozenset({CACHE, RECIPE, "lost+found"})
 """What may be in an empty workspace: a check before a run and `run` make the first two, a disk has the last."""
 
-PARTIAL = re.compile(r"\.(.*\.)?[0-9a-f]{32}\.partial|\.dedup-[a-z0-9_]{8}\.partial", re.DOTALL)
+PARTIAL = re.compile(r"\.(.*\.)?[0-9a-f]{32}\.partial|\.[a-z]+-[a-z0-9_]{8}\.partial", re.DOTALL)
 """Names of the files and folders that a run makes, and removes or renames when they are whole."""
 
 LOCK_SECONDS = 0.1
@@ -114,7 +114,6 @@ class Workspace:
         self.here = self.root if remote is None else remote.here  # for locks: stays on this machine
         self.url = None if remote is None else remote.url  # None for a local folder
         self.fitted = self.root / "fitted"  # models and statistics that were fitted on this corpus
-        self.arrivals = self.fitted / "arrivals.json"  # names of the shards, in the order in which they came
         self.columns = self.fitted / "columns.json"  # of the documents, which stay while the corpus grows
         self.dataset = self.root / "dataset"  # the pipeline's product
         self.dataset_record = self.dataset / "provenance.json"  # written last

@@ -42,7 +42,7 @@ def test_every_fate_is_told_and_unknown_ids_are_listed(finished, wanted):
     assert outcomes[wanted["kept"]]["outcome"] == "selected"
     assert outcomes[wanted["left"]]["outcome"] == "not selected"
     assert "the same text as" in outcomes[wanted["copy"]]["decisions"][1]["reason"]
-    numbers = outcomes[wanted["left"]]["decisions"][-1]["numbers"]
+    numbers = outcomes[wanted["left"]]["numbers"]
     assert numbers["selected_of_them"] == 473
     assert 0 < numbers["selected_from_ratio"] <= 1
     told = call("why", finished, wanted["left"])
@@ -66,7 +66,6 @@ def test_a_bucket_answers_as_the_folder_does_and_differs_in_nothing(finished, wa
     found = json.loads(done.stdout.splitlines()[-1])
     assert (found["entered"], found["left"], found["a"]["selected"], found["b"]["selected"]) == (0, 0, 473, 473)
     assert [one["largest"] for one in found["scores"]] == [0] * len(found["scores"])
-    assert call("diff", f"{url}/dataset", finished, "--tolerance", 0).exit_code == 0
     assert bucket.names() == before
 
 

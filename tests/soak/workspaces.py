@@ -26,7 +26,7 @@ RUN = ("run", RECIPE)
 LABELS = ROOT / "data_samples" / "labels.parquet"
 SHARDS = 8
 SETTINGS = ("embedding.static_dimensions=64", "report.sample=200", "selection.policy_gradient.n_epochs=20")
-COMPARED = ("documents", "compared", "duplicates", "scores", "embeddings", "masks", "fitted", "dataset")
+COMPARED = ("documents", "duplicates", "scores", "embeddings", "masks", "fitted", "dataset")
 """Folders of which every byte is compared; the others hold times, or charts of them."""
 STAGES = re.compile(r"(documents|signatures|scores|embeddings|duplicates|masks)/.*\.parquet")
 """Files that are not made again once they are there."""

@@ -35,7 +35,7 @@ def numbers(
         "documents": {"row": row, "token_count": pa.array(range(10, 10 + rows), pa.int64()), "n_chars": row},
         "scores": {"row": row, "quality": pa.array(quality)},
         "embeddings": {"row": row, "embedding": embedding},
-        "duplicates": {"row": pa.array(duplicates, pa.uint32())},
+        "duplicates": {"shard": pa.array([name] * len(duplicates)), "row": pa.array(duplicates, pa.uint32())},
     }
     tables["documents"]["dump"] = pa.array([dump[place % len(dump)] for place in range(rows)], pa.string())
     kept = pa.array(np.isin(np.arange(rows), duplicates, invert=True))

@@ -1,7 +1,7 @@
 """`fineweb-mask diff`: what is told."""
 
 from fineweb_mask.flows.commands import diff as module
-from fineweb_mask.flows.ledger.diff import DiffSummary
+from fineweb_mask.tasks.ledger.difference import DiffSummary
 
 
 def test_what_is_told(capsys):

@@ -6,8 +6,8 @@ from fineweb_mask.tasks.ledger.decisions import Decision, Explanation
 
 def test_an_answer_is_a_paragraph_for_each_document_and_a_line_for_each_unknown():
     steps = [
-        Decision(stage="ingest", decision="kept", reason="12 characters"),
-        Decision(stage="dedup", decision="dropped", reason="a copy"),
+        Decision("ingest", "kept", "12 characters"),
+        Decision("dedup", "dropped", "a copy"),
     ]
     known = {"shard": "a", "outcome": "dropped"}
     one = Explanation(row=1234, source_row=2000, id="i", url="u", decisions=steps, **known)

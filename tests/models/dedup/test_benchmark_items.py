@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from fineweb_mask.models.dedup import benchmark_items
 from fineweb_mask.models.dedup.benchmark_items import BenchmarkItems, parts_of, weigh, words_of
+from fineweb_mask.models.dedup.ngrams import run_hashes
 
 COMMON = "the of a to in is was for on that with as it at by from which what who how many did were and or be".split()
 SYLLABLES = "ba ce di fo gu ha je ki lo mu na pe ri so tu va we xi yo zu".split()
@@ -229,7 +230,9 @@ def test_the_score_is_that_of_the_heaviest_window(item, document, copied):
     [name] = BenchmarkItems(table, 0.05).overlaps([" ".join(document)])
     [found] = table.to_pylist()
     own = dict(zip(found["runs"], found["weights"], strict=True))
-    of_item, runs = (benchmark_items._runs(benchmark_items._hashes(words)).tolist() for words in (item, document))
+    of_item, runs = (
+        run_hashes(benchmark_items._hashes(words), benchmark_items.RUN).tolist() for words in (item, document)
+    )
     windows = [
         set(runs[start : start + benchmark_items.WINDOW * len(item) + 1]) & own.keys() for start in range(len(runs))
     ]

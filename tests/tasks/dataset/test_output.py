@@ -5,13 +5,13 @@ Before that, the files of each partition are written or uploaded once, where the
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fineweb_mask.models.errors import WorkspaceError
-from fineweb_mask.tasks.dataset.output import publish as publish_version
-from fineweb_mask.tasks.dataset.output import published, write_record
+from fineweb_mask.tasks.dataset.output import Output, write_record
 from fineweb_mask.tasks.dataset.partition import write_partition
 from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance, verify
 from fineweb_mask.tasks.materialize import materialize
@@ -40,7 +40,11 @@ def make_dataset(folder, content):
 
 
 def publish(folder, url):
-    publish_version(folder, url, f"data-{digest(folder.name)[:8]}")
+    Output(folder, url, url, is_own=False).publish(folder, f"data-{digest(folder.name)[:8]}")
+
+
+def published(url):
+    return Output(Path(), url, url, is_own=False).whole()
 
 
 def read_from_card(bucket, folder):

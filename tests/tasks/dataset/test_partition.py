@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.tasks.dataset import output, partition
-from fineweb_mask.tasks.dataset.partition import MOST_PARTITIONS, divide
-from fineweb_mask.tasks.dataset.rows import folder_name
+from fineweb_mask.tasks.dataset.folders import folder_name
+from fineweb_mask.tasks.dataset.partition import divide
 from fineweb_mask.tasks.materialize import materialize
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.storage.parquet import DamagedFileError
@@ -69,6 +69,26 @@ def test_rows_come_in_the_same_order_in_one_partition_and_in_several(four_shards
     names = {path.name for path in tree_files(several.workspace.dataset / "data")}
     assert len(names) > 3
     assert names <= {f"part-{number:05d}-00000.parquet" for number in range(4)}
+
+
+def test_row_groups_and_files_have_their_size_and_rows_of_many_folders_their_order(tmp_path, monkeypatch):
+    monkeypatch.setattr(partition, "ROW_GROUP_ROWS", 100)
+    monkeypatch.setattr(partition, "BATCH_ROWS", 64)
+    rows = [(f"d{row % 3 if row > 500 else 0}", row % 5 > 0) for row in range(2_000)]
+    making = make(tmp_path, [rows], file_size=2**20)
+    size = making.shards[0].documents.bytes // len(rows)
+    small = making.recipe.materialize.model_copy(update={"file_size": 300 * size})
+    making._replace(recipe=making.recipe.model_copy(update={"materialize": small})).write()
+    paths = tree_files(making.workspace.dataset / "data")
+    files = {path.relative_to(making.workspace.dataset / "data").as_posix(): pq.read_metadata(path) for path in paths}
+    assert list(files)[:3] == [f"d0/part-{number:05d}.parquet" for number in range(3)]
+    assert {name.split("/")[0] for name in files} == {"d0", "d1", "d2"}
+    assert [file.num_rows for name, file in files.items() if name.startswith("d0")][:-1] == [300, 300]
+    groups = {file.row_group(place).num_rows for file in files.values() for place in range(file.num_row_groups - 1)}
+    assert groups == {100}
+    for dump, ids in rows_of(making).items():
+        own = [f"<urn:uuid:{row}>" for row, (of, selected) in enumerate(rows) if of == dump and selected]
+        assert ids == own
 
 
 DUMPS = st.sampled_from(["a", "b/..", "", None])
@@ -180,11 +200,9 @@ def test_every_shard_is_in_one_partition_and_all_but_the_last_are_full(sizes, ta
     assert [shard for one in found for shard in one] == list(range(len(sizes)))
     assert all(one.stop == other.start for one, other in pairwise(found))
     assert all(sum(sizes[one.start : one.stop]) >= target for one in found[:-1])
-    assert len(found) <= MOST_PARTITIONS + 1
 
 
-def test_a_large_corpus_has_hundreds_of_partitions_and_a_shard_at_the_end_moves_no_boundary():
-    assert 256 <= len(divide([2 * 2**30] * 25_000, 4 * 2**30)) <= MOST_PARTITIONS
+def test_a_shard_at_the_end_moves_no_boundary():
     assert divide([3] * 5, 6) == [range(2), range(2, 4), range(4, 5)]  # full as soon as it has the size
     sizes = [7, 11, 13, 5, 9, 20, 1, 6]
     assert divide(sizes, 20)[:-1] == divide([*sizes, 8], 20)[: len(divide(sizes, 20)) - 1]

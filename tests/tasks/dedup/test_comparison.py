@@ -51,7 +51,7 @@ def test_urls_are_compared_without_what_does_not_tell_pages_apart(tmp_path, keep
     [found] = job.shard_files() or []
     rows = pq.read_table(workspace.resolve(found)).to_pylist()
     twin = {"twin_shard": "a", "twin_row": kept, "similarity": None}
-    assert rows == [{"row": row, **twin} for row in (0, 1, 2) if row != kept]
+    assert rows == [{"shard": "a", "row": row, **twin} for row in (0, 1, 2) if row != kept]
 
 
 def test_a_sketch_is_in_the_order_of_its_keys_in_small_row_groups(tmp_path):

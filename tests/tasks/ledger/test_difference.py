@@ -1,37 +1,35 @@
-"""What changed between two sides, against plain Python on random sides; a workspace and its dataset are read alike."""
+"""What changed between two sides, against plain Python on random ones."""
 
 import json
 import random
 from collections import Counter
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from fineweb_mask.models.errors import DataError
 from fineweb_mask.tasks.catalog.fates import NOT_SELECTED, SELECTED
-from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance
 from fineweb_mask.tasks.ledger import difference
-from fineweb_mask.tasks.ledger.difference import DatasetSide, WorkspaceSide, compare
+from fineweb_mask.tasks.ledger.difference import compare, compared
 
 
-class Drawn:
-    """A side made of rows."""
-
-    def __init__(self, name, rows, scores=("quality",)):
-        self.name, self.rows, self.scores = name, rows, list(scores)
-
-    def load(self, connection, by, scores):  # noqa: ARG002 - the rows have their groups
-        texts = ("id", "url", "by_group", "stage", "reason")
-        kinds = {**dict.fromkeys(texts, pa.string()), "content_hash": pa.binary(), "selected": pa.bool_()}
-        kinds |= {"tokens": pa.int64(), **dict.fromkeys(scores, pa.float64())}
-        connection.from_arrow(pa.Table.from_pylist(self.rows, schema=pa.schema(kinds))).create("loaded")
+def compare_rows(a, b, tolerance=None, scores=("quality",)):
+    """Compare two sides made of rows."""
+    texts = ("id", "url", "by_group", "stage", "reason")
+    kinds = {**dict.fromkeys(texts, pa.string()), "content_hash": pa.binary(), "selected": pa.bool_()}
+    kinds |= {"tokens": pa.int64(), **dict.fromkeys(scores, pa.float64())}
+    with duckdb.connect() as connection:
+        for table, rows in (("a", a), ("b", b)):
+            connection.from_arrow(pa.Table.from_pylist(rows, schema=pa.schema(kinds))).create(table)
+        return compared(connection, ("a", "b"), "dump", list(scores), tolerance).model_dump()
 
 
 FATE = [("select", SELECTED), ("select", NOT_SELECTED), ("dedup", "duplicate"), None]
 
 
-def draw(name, seed, ids=300):
+def draw(seed, ids=300):
     dice, rows = random.Random(seed), []
     for number in range(ids):
         if (fate := dice.choice(FATE)) is not None:
@@ -40,14 +38,14 @@ def draw(name, seed, ids=300):
             row |= {"content_hash": bytes([dice.randrange(2)]) * 16, "quality": dice.gauss(0, 1)}
             rows.append(row)
     dice.shuffle(rows)
-    return Drawn(name, rows)
+    return rows
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_changes_are_those_of_plain_python(tmp_path, seed):
-    a, b = draw("a", 2 * seed), draw("b", 2 * seed + 1)
-    found = compare([a, b], "dump", tmp_path / "spill", 0.5)
-    of_a, of_b = ({row["id"]: row for row in side.rows} for side in (a, b))
+def test_changes_are_those_of_plain_python(seed):
+    a, b = draw(2 * seed), draw(2 * seed + 1)
+    found = compare_rows(a, b, 0.5)
+    of_a, of_b = ({row["id"]: row for row in side} for side in (a, b))
     chosen_a, chosen_b = ({name for name, row in of.items() if row["selected"]} for of in (of_a, of_b))
     assert (found["a"]["selected"], found["b"]["selected"]) == (len(chosen_a), len(chosen_b))
     assert found["a"]["tokens"] == sum(of_a[name]["tokens"] for name in chosen_a)
@@ -77,53 +75,41 @@ def test_changes_are_those_of_plain_python(tmp_path, seed):
     assert found["other_text"] == len(rewritten)
     steps = {(one["stage"], one["reason"]): (one["a"], one["b"]) for one in found["steps"]}
     assert steps == {
-        fate: tuple(sum((row["stage"], row["reason"]) == fate for row in side.rows) for side in (a, b))
-        for fate in FATE[1:3]
+        fate: tuple(sum((row["stage"], row["reason"]) == fate for row in side) for side in (a, b)) for fate in FATE[1:3]
     }
-    assert not (tmp_path / "spill").exists()
     json.dumps(found, allow_nan=False)
 
 
-def test_a_side_does_not_differ_from_itself_nor_do_empty_ones_and_repeated_ids_are_paired(tmp_path):
-    side = draw("a", 5)
-    side.rows.append({**side.rows[0], "content_hash": b"x" * 16})
-    found = compare([side, Drawn("b", side.rows[::-1])], "dump", tmp_path / "spill", 0)
+def test_a_side_does_not_differ_from_itself_nor_do_empty_ones_and_repeated_ids_are_paired():
+    rows = draw(5)
+    rows.append({**rows[0], "content_hash": b"x" * 16})
+    found = compare_rows(rows, rows[::-1], 0)
     assert (found["entered"], found["left"], found["changed"], found["other_text"]) == (0, 0, 0.0, 0)
-    assert (found["a"]["selected"], found["is_above"]) == (sum(row["selected"] for row in side.rows), False)
-    nothing = compare([Drawn("a", []), Drawn("b", [])], "dump", tmp_path / "spill")
+    assert (found["a"]["selected"], found["is_above"]) == (sum(row["selected"] for row in rows), False)
+    nothing = compare_rows([], [])
     assert (nothing["changed"], nothing["scores"][0]["documents"]) == (0, 0)
 
 
-def test_only_scores_that_both_have_are_compared_whatever_their_names(tmp_path):
-    rows = draw("a", 1).rows
-    a = Drawn("a", [row | {"my 'own'": 1.0, "mine": 2.0} for row in rows], ["quality", "my 'own'", "mine"])
-    b = Drawn("b", [row | {"my 'own'": 3.0} for row in rows], ["quality", "my 'own'"])
-    found = compare([a, b], "dump", tmp_path / "spill")["scores"]
-    assert [(one["score"], one["a"], one["b"]) for one in found[1:]] == [("my 'own'", 1.0, 3.0)]
-    assert found[1]["correlation"] is None  # all are equal
+def test_scores_may_have_any_name():
+    rows = draw(1)
+    a, b = ([row | {"my 'own'": value} for row in rows] for value in (1.0, 3.0))
+    [_, found] = compare_rows(a, b, scores=("quality", "my 'own'"))["scores"]
+    assert (found["score"], found["a"], found["b"], found["correlation"]) == ("my 'own'", 1, 3, None)  # all are equal
 
 
-def dataset_side(built):
-    dataset = find_dataset(str(built.workspace.dataset))
-    return DatasetSide("dataset", dataset, read_provenance(dataset))
-
-
-def test_a_dataset_differs_from_its_workspace_in_nothing(built, ledger, tmp_path):
-    workspace, dataset = WorkspaceSide("workspace", ledger), dataset_side(built)
-    assert dataset.scores == workspace.scores == ["quality", "space"]
-    found = compare([workspace, dataset], "Dump", tmp_path / "spill", 0)  # however the column is spelled
-    assert (found["entered"], found["left"], found["other_text"], found["is_above"]) == (0, 0, 0, False)
-    assert found["a"]["selected"] == found["b"]["selected"] == built.counts.selected
-    assert found["a"]["tokens"] == found["b"]["tokens"] > 0
-    assert [one["largest"] for one in found["scores"]] == [0, 0]
-    assert {(one["stage"], one["reason"]): (one["a"], one["b"]) for one in found["steps"]} == {
-        ("ingest", "too_short"): (1, 0),
-        ("ingest", "duplicate"): (1, 0),
-        ("dedup", "duplicate"): (2, 0),
-        ("select", NOT_SELECTED): (built.counts.not_selected, 0),
+def test_a_workspace_differs_from_itself_in_nothing(built, ledger, tmp_path):
+    found = compare(("a", "b"), [ledger, ledger], "Dump", tmp_path / "spill", 0)  # however the column is spelled
+    assert (found.entered, found.left, found.other_text, found.is_above, found.status) == (0, 0, 0, False, "done")
+    assert found.a["selected"] == found.b["selected"] == built.counts.selected
+    assert found.a["tokens"] == found.b["tokens"] == built.counts.tokens_selected
+    assert [one["score"] for one in found.scores] == ["quality", "space"]
+    assert {(one["stage"], one["reason"]): (one["a"], one["b"]) for one in found.steps} == {
+        ("ingest", "too_short"): (1, 1),
+        ("ingest", "duplicate"): (1, 1),
+        ("dedup", "duplicate"): (2, 2),
+        ("select", NOT_SELECTED): (built.counts.not_selected,) * 2,
     }
-    alone = compare([dataset, dataset], "nothing", tmp_path / "spill")
-    assert [one["group"] for one in alone["groups"]] == [""]  # a column that it lacks
+    assert not (tmp_path / "spill").exists()
 
 
 @pytest.mark.parametrize(
@@ -136,6 +122,5 @@ def test_a_dataset_differs_from_its_workspace_in_nothing(built, ledger, tmp_path
 )
 def test_columns_that_have_no_groups_are_refused(ledger, tmp_path, monkeypatch, by, message):
     monkeypatch.setattr(difference, "MOST_GROUPS", 30)
-    side = WorkspaceSide("workspace", ledger)
     with pytest.raises(DataError, match=message):
-        compare([side, side], by, tmp_path / "spill")
+        compare(("a", "b"), [ledger, ledger], by, tmp_path / "spill")

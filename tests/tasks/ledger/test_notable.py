@@ -6,7 +6,7 @@ from fineweb_mask.tasks.ledger.decisions import Corpus
 from fineweb_mask.tasks.ledger.notable import notable_documents
 
 REASON = re.compile(
-    r"quality [+-]\d\.\d\d, better than \d\d?%; rank \d+ of \d+, \d+ of which fill the budget; "
+    r"quality [+-]\d\.\d\d; rank \d+ of \d+, \d+ of which fill the budget; of better quality than \d+% of them; "
     r"(is|would be) selected from select_ratio [\d.]+; the "
     r"nearest selected document has a cosine of -?\d\.\d\d with it: https://example.org/\d+ \(.* row \d+\)"
 )

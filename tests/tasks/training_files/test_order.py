@@ -11,14 +11,15 @@ from fineweb_mask.models.settings.output import ExportSettings
 from fineweb_mask.tasks import training_files
 from fineweb_mask.tasks.dataset.verify import VerifyError, find_dataset, read_provenance
 from fineweb_mask.tasks.storage.parquet import DamagedFileError
-from fineweb_mask.tasks.training_files import ROW_GROUP, write_documents
+from fineweb_mask.tasks.training_files import ROW_GROUP, write_files
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import StageKey
 
 
 def written(dataset, folder, **changes):
     """Return the texts of each file."""
-    write_documents(*dataset, settings(**changes), folder)
+    folder.mkdir()
+    write_files(*dataset, settings(**changes), folder, folder.with_name("spill"))
     return [pq.read_table(file)["text"].to_pylist() for file in sorted(folder.iterdir())]
 
 
@@ -26,12 +27,8 @@ def settings(**changes):
     return ExportSettings(**{"format": "parquet", "file_size": 2**16} | changes)
 
 
-@pytest.mark.parametrize("pending", [0, training_files.PENDING_BYTES])
-def test_every_document_is_there_once_in_a_random_order_in_files_of_one_size(
-    dataset, texts, tmp_path, monkeypatch, pending
-):
+def test_every_document_is_there_once_in_a_random_order_in_files_of_one_size(dataset, texts, tmp_path, monkeypatch):
     shuffled = written(dataset, tmp_path / "a")
-    monkeypatch.setattr(training_files, "PENDING_BYTES", pending)
     monkeypatch.setattr(training_files, "BATCH_ROWS", 3)
     assert written(dataset, tmp_path / "b") == shuffled
     assert sorted(chain(*shuffled)) == sorted(texts)
@@ -48,14 +45,13 @@ def test_the_order_of_the_dataset_can_be_kept(dataset, texts, tmp_path):
 
 def test_a_dataset_of_other_documents_is_refused(dataset, tmp_path):
     found, manifest = dataset
-    for number, rows in enumerate((len(manifest.files), manifest.details["rows"] - 1, manifest.details["rows"] + 1)):
+    for number, rows in enumerate((manifest.details["rows"] - 1, manifest.details["rows"] + 1)):
         wrong = manifest.model_copy(update={"details": {**manifest.details, "rows": rows}})
         with pytest.raises(VerifyError, match="must hold the"):
-            write_documents(found, wrong, settings(), tmp_path / str(number))
+            write_files(found, wrong, settings(), tmp_path, tmp_path / str(number))
 
 
-@pytest.mark.parametrize("shuffle", [True, False])
-def test_a_damaged_file_of_the_dataset_is_named(dataset, tmp_path, shuffle):
+def test_a_damaged_file_of_the_dataset_is_named(dataset, tmp_path):
     found, manifest = dataset
     copied = find_dataset(str(shutil.copytree(found.url, tmp_path / "dataset")))
     name = next(name for name in manifest.files if name.endswith(".parquet"))
@@ -66,7 +62,7 @@ def test_a_damaged_file_of_the_dataset_is_named(dataset, tmp_path, shuffle):
     content[texts.data_page_offset + texts.total_compressed_size // 2] ^= 1
     path.write_bytes(content)
     with pytest.raises(DamagedFileError, match=f"^{re.escape(name)} is damaged: "):
-        write_documents(copied, manifest, settings(shuffle=shuffle), tmp_path / "a")
+        write_files(copied, manifest, settings(), tmp_path, tmp_path / "spill")
 
 
 def test_row_groups_are_small_and_every_file_has_documents_of_all_places(tmp_path):

@@ -4,8 +4,6 @@ import sys
 from itertools import chain
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from tokenizers import Tokenizer as Loaded
 from tokenizers import decoders
@@ -17,13 +15,15 @@ from fineweb_mask.tasks.training_files import (
     Tokenizer,
     TokenizerError,
     WriterError,
-    load_module,
-    write_documents,
+    load_step,
     write_tokens,
 )
+from tests.tasks.conftest import sentence
 from tests.tasks.training_files.conftest import save_tokenizer
 
 pytest.importorskip("datatrove.pipeline.tokens")
+
+TEXTS = [sentence(seed) for seed in range(40)]
 
 
 def settings(tokenizer, **changes):
@@ -49,13 +49,6 @@ def read_megatron(prefix):
     ]
 
 
-@pytest.fixture(scope="module")
-def documents(dataset, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("documents") / "files"
-    write_documents(*dataset, ExportSettings(format="parquet", file_size=2**16), folder)
-    return sorted(folder.iterdir())
-
-
 @pytest.fixture(params=[400, 70_000], ids=["two bytes", "four bytes"])
 def tokenizer(request, tmp_path, tokenizer_file):
     """A tokenizer file, and the bytes of its tokens."""
@@ -67,56 +60,43 @@ def tokenizer(request, tmp_path, tokenizer_file):
     return tmp_path / "tokenizer.json", 4
 
 
-def expected(path, tokenizer_file):
+def expected(tokenizer_file):
     loaded = Loaded.from_file(str(tokenizer_file))
     end = loaded.token_to_id("<|endoftext|>")
-    return [[*loaded.encode(text).ids, end] for text in pq.read_table(path)["text"].to_pylist()]
+    return [[*loaded.encode(text).ids, end] for text in TEXTS]
 
 
-def assert_equal_files(writer, path, folder, endings):
-    """Have datatrove write the texts of a file to `theirs`, and compare with what we wrote to `ours`."""
-    from datatrove.data import Document
-
-    texts = pq.read_table(path)["text"].to_pylist()
-    writer.run((Document(text=text, id=str(row)) for row, text in enumerate(texts)), 0, 1)
-    for ending in endings:
-        [one], [other] = ((folder / side).glob(f"*.{ending}") for side in ("ours", "theirs"))
-        assert one.read_bytes() == other.read_bytes()
+def write(folder, one, texts):
+    documents = iter([{"text": text, "id": str(row)} for row, text in enumerate(texts)])
+    write_tokens(documents, Tokenizer(one), one.format, folder, "00000")
 
 
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "datatrove.pipeline.tokens.tokenizer", None)
     with pytest.raises(WriterError, match=r"need datatrove, received .*: pip install '\.\[filters\]'"):
-        load_module("nanotron")
+        load_step("nanotron")
 
 
-def test_megatron_files_hold_every_document_and_are_datatroves(documents, tokenizer, tmp_path):
-    from datatrove.pipeline.tokens import MegatronDocumentTokenizer
-
+def test_megatron_files_hold_every_document(tokenizer, tmp_path):
     file, size = tokenizer
-    write_tokens(documents[0], loaded := Tokenizer(settings(file)), "megatron", tmp_path / "ours")
-    tokens = expected(documents[0], file)
-    assert loaded.token_bytes == size
-    assert read_megatron(tmp_path / "ours" / "00000") == tokens
-    theirs = MegatronDocumentTokenizer(str(tmp_path / "theirs"), None, str(file), "<|endoftext|>")
-    assert_equal_files(theirs, documents[0], tmp_path, ("bin", "idx"))
+    write(tmp_path / "files", settings(file), TEXTS)
+    assert Tokenizer(settings(file)).token_bytes == size
+    assert read_megatron(tmp_path / "files" / "00000") == expected(file)
 
 
-def test_nanotron_files_are_read_by_datatrove_and_are_its_own(documents, tokenizer, tmp_path):
-    from datatrove.pipeline.tokens import DocumentTokenizer
+def test_nanotron_files_are_read_by_datatrove(tokenizer, tmp_path):
     from datatrove.utils.dataset import DatatroveFolderDataset
 
     file, size = tokenizer
-    write_tokens(documents[0], Tokenizer(settings(file, format="nanotron")), "nanotron", tmp_path / "ours")
-    tokens = expected(documents[0], file)
+    write(tmp_path / "files", settings(file, format="nanotron"), TEXTS)
+    tokens = expected(file)
     ends = np.cumsum([len(document) for document in tokens])
-    assert np.fromfile(tmp_path / "ours" / "00000.ds.index", np.uint64).tolist() == ends.tolist()
-    read = DatatroveFolderDataset(str(tmp_path / "ours"), seq_len=31, token_size=size)
+    assert np.fromfile(tmp_path / "files" / "00000.ds.index", np.uint64).tolist() == ends.tolist()
+    read = DatatroveFolderDataset(str(tmp_path / "files"), seq_len=31, token_size=size)
     assert len(read) == ends[-1] // 32
     whole = list(chain(*tokens))
     assert [token for row in read for token in row["input_ids"].tolist()] == whole[: len(read) * 32]
-    theirs = DocumentTokenizer(str(tmp_path / "theirs"), str(file), eos_token="<|endoftext|>", shuffle_documents=False)
-    assert_equal_files(theirs, documents[0], tmp_path, ("ds", "index"))
+    assert (tmp_path / "files" / "00000.ds.metadata").read_text().startswith(f"tokenizer.json|{size}\n{ends[-1]}\n")
 
 
 def test_the_token_at_the_end_is_the_tokenizers_own(tmp_path, tokenizer_file):
@@ -126,8 +106,8 @@ def test_the_token_at_the_end_is_the_tokenizers_own(tmp_path, tokenizer_file):
         (tmp_path / "model" / "tokenizer_config.json").write_text(json.dumps({"eos_token": named}))
         tokenizer = Tokenizer(settings(tmp_path / "model"))
         assert tokenizer.end_token == "</s>"
-        assert tokenizer.encode(["a"])[0][-1] == 1
-    assert Tokenizer(settings(tmp_path / "model", end_token="<|endoftext|>")).encode(["a"])[0][-1] == 0
+        assert tokenizer.loaded.encode("a").ids[-1] == 1
+    assert Tokenizer(settings(tmp_path / "model", end_token="<|endoftext|>")).loaded.encode("a").ids[-1] == 0
 
 
 HOSTILE = ["<|endoftext|>", "", "a<|endoftext|></s>\n\n</s>", "</s>", "  two  spaces ", "<|endoftext|>" * 9]
@@ -140,9 +120,7 @@ def test_a_document_ends_once_whatever_its_text_spells(kind, tokenizer_file, tmp
     plain = Loaded.from_str(json.dumps(content | {"added_tokens": [] if kind == "a word of the model" else added}))
     plain.add_tokens(["  "])
     plain.save(str(tmp_path / "tokenizer.json"))
-    pq.write_table(pa.table({"text": HOSTILE}), tmp_path / "00000.parquet")
-    loaded = Tokenizer(settings(tmp_path))
-    write_tokens(tmp_path / "00000.parquet", loaded, "megatron", tmp_path / "files")
+    write(tmp_path / "files", settings(tmp_path), HOSTILE)
     [file] = (tmp_path / "files").glob("*.bin")
     tokens = np.fromfile(file, np.uint16).tolist()
     end, spaces = plain.token_to_id("<|endoftext|>"), plain.token_to_id("  ")
@@ -170,7 +148,7 @@ def test_a_tokenizer_that_cannot_be_used_says_why(tmp_path, tokenizer_file):
         ),
     ):
         with pytest.raises(error, match=message):
-            Tokenizer(one).encode(["a"])
+            _ = Tokenizer(one).loaded
 
 
 def test_a_long_text_is_not_cut_and_nothing_is_padded(tokenizer_file, tmp_path):
@@ -178,6 +156,6 @@ def test_a_long_text_is_not_cut_and_nothing_is_padded(tokenizer_file, tmp_path):
     loaded.enable_truncation(8)
     loaded.enable_padding(length=8)
     loaded.save(str(tmp_path / "tokenizer.json"))
-    tokens = Tokenizer(settings(tmp_path)).encode(["a b c d e f g h i j k l", "a"])
-    assert len(tokens[0]) > 12
-    assert len(tokens[1]) == 2
+    long, short = Tokenizer(settings(tmp_path)).loaded.encode_batch(["a b c d e f g h i j k l", "a"])
+    assert len(long.ids) > 12
+    assert len(short.ids) == 2
