@@ -221,7 +221,7 @@ def _selected(
             if missing := chosen[scores.names[-1]].null_count:
                 raise WorkspaceError(
                     f"{workspace.resolve(shard.scores)}: {missing:,} selected documents have no score: "
-                    "run again with --refresh score"
+                    "delete `scores` in the workspace and run again"
                 )
             wanted, first = chosen["row"].to_numpy().astype(np.int64), 0
             with VerifiedFile(documents) as stream:
