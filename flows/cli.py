@@ -23,7 +23,6 @@ from fineweb_mask.flows.commands.select import select
 from fineweb_mask.flows.commands.setup.init import init
 from fineweb_mask.flows.commands.setup.settings import settings
 from fineweb_mask.flows.commands.sql import sql
-from fineweb_mask.flows.commands.train_quality import train_quality
 from fineweb_mask.flows.commands.tune import tune
 from fineweb_mask.flows.commands.why import why
 from fineweb_mask.flows.commands.workspace import gc, status
@@ -54,7 +53,7 @@ COMMANDS: dict[str, tuple[Any, ...]] = {
     "Start": (init, run, status, explore, report),
     "Decide": (compare, tune),
     "Result": (sql, why, diff, verify, export, push),
-    "Advanced": (settings, select, train_quality, gc),
+    "Advanced": (settings, select, gc),
 }
 """The commands, in the groups and in the order in which help lists them."""
 

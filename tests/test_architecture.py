@@ -64,7 +64,7 @@ LAYERS = {
         {"status"},
         {"ledger"},
         {"python.opened"},
-        {"report", "share", "compare", "push", "train_quality", "tune"},
+        {"report", "share", "compare", "push", "tune"},
         {"python"},
         {"commands"},
         {"cli"},

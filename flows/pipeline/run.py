@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 from fineweb_mask.flows.summary import StageSummary
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.settings import PipelineSettings
-from fineweb_mask.tasks.fit.job import sampled_shards
+from fineweb_mask.tasks.fit import sampled_shards
 from fineweb_mask.tasks.registry import STAGES, documents_through
 from fineweb_mask.tasks.reporting.sections.timing import StageTime
 from fineweb_mask.tasks.source.discovery import SourceShard

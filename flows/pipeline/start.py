@@ -19,11 +19,9 @@ from fineweb_mask.flows.pipeline.inputs import check_inputs, find_inputs, rememb
 from fineweb_mask.flows.pipeline.records import recorded
 from fineweb_mask.flows.pipeline.run import Run, Share
 from fineweb_mask.flows.pipeline.task_runs import TaskRuns
-from fineweb_mask.models.forward.device import choose_devices
 from fineweb_mask.models.runtime.stopping import clear_stop_request, request_stop
 from fineweb_mask.models.settings import PipelineSettings
-from fineweb_mask.tasks.fit.job import fitted_on_other_files
-from fineweb_mask.tasks.inference.gpu import offer_slots
+from fineweb_mask.tasks.fit import fitted_on_other_files
 from fineweb_mask.tasks.processes.workers import end_workers
 from fineweb_mask.tasks.registry import refreshed_by
 from fineweb_mask.tasks.source.discovery import SourceShard
@@ -130,9 +128,7 @@ def start_run(
                 LastRun(settings=settings, folder=str(Path.cwd()), source=inventory.model_dump()).save(workspace)
         remember(workspace, shards, settings)
         clear_stop_request()
-        offer_slots()
-        workers = settings.engine.workers or len(choose_devices("auto")) + 1  # one prepares the others' inputs
-        task_runs = TaskRuns(workers, cluster, group=-(-len(shards) // MOST_TASK_RUNS), ui=ui)
+        task_runs = TaskRuns(settings.engine.workers, cluster, group=-(-len(shards) // MOST_TASK_RUNS), ui=ui)
         context = FlowRunContext.get()
         name = context.flow.name if context and context.flow else "curate"
         recorded_as = name if until is None else f"{name} until {until}"

@@ -30,12 +30,12 @@ class EngineSettings(Settings):
         description="What a job needs, by stage; by default one core. Without `ray`, only that of `score` is read: by "
         "default a process for each core of this machine; with `{score: {num_cpus: 1}}` no extra one.",
     )
-    workers: int | None = Field(
-        None,
+    workers: int = Field(
+        2,
         ge=1,
         le=64,
-        description="Tasks that run at the same time; null: 2, or the number of GPUs plus one if that is more. "
-        "Fewer than eight cores without a GPU select from one block after the other.",
+        description="Tasks that run at the same time; one of them uses the GPU. Fewer than eight cores without a GPU "
+        "select from one block after the other.",
     )
     memory_limit: str = Field(
         "2GB",

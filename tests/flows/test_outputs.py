@@ -22,7 +22,6 @@ FILES = {  # command: what it takes to be called, with what it reads in braces
     "init --output": "{corpus} --output",
     "select --output": "--input {vectors} --output",
     "sql --output": "{workspace} 'SELECT 1' --format csv --output",
-    "train-quality --output": "--input {labels} --output",
 }
 FOLDERS = {
     "export --output": "{workspace} --format parquet --output",
@@ -36,19 +35,11 @@ LOST = "is in the (workspace|dataset)|overlap|is not a workspace|is read, too"
 READ_ONLY = {  # places that are read, or changed as what they are, and settings that name no place
     *(f"{name} workspace" for name in "report explore why status gc push sql".split()),
     *(f"{name} recipe" for name in ("run", "compare", "tune")),
-    *(f"{name} --set" for name in ("compare", "tune", "train-quality")),
-    *(f"{name} --label-column" for name in ("compare", "train-quality")),
+    *(f"{name} --set" for name in ("compare", "tune")),
     *(f"select --{name}-column" for name in ("id", "quality", "feature", "token")),
-    *(f"train-quality --{name}-column" for name in ("text", "score")),
     *("verify dataset", "export dataset", "init source", "diff a", "diff b", "why documents", "push repository"),
-    *(
-        "select --input",
-        "train-quality --input",
-        "tune --target",
-        "compare --target",
-        "compare --variants",
-        "gc --recipe",
-    ),
+    *("select --input", "tune --target", "compare --target", "compare --variants", "compare --label-column"),
+    "gc --recipe",
     *("export --tokenizer", "explore --against"),
 }
 """The rest of the parameters that take a text or a path are of `OTHER`."""

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.long  # a server, a worker or a browser, or whole runs,
 ROOT = Path(__file__).resolve().parents[2]
 STAGES = ["ingest", "dedup", "fit", "score", "embed", "select", "materialize", "report"]
 PAGES = ["compare/compare", "tune/tune"]
-DEPLOYMENTS = {"curate/sample", "curate/fineweb", "train-quality/train-quality", "push/push", *PAGES}
+DEPLOYMENTS = {"curate/sample", "curate/fineweb", "push/push", *PAGES}
 
 
 def artifacts(service, flow_run) -> dict[str, dict[str, Any]]:
@@ -140,11 +140,6 @@ def test_a_deployment_holds_no_path_of_a_machine(service):
         assert "{{ $FINEWEB_MASK_HOME }}" in text
         assert str(ROOT) not in text
         assert str(Path.home()) + "/" not in text
-
-
-def test_train_quality_is_deployed(service):
-    assert service.run("train-quality/train-quality")["state"]["type"] == "COMPLETED"
-    assert (service.home / "workspaces" / "quality" / "model.bin").is_file()
 
 
 def test_a_quarantined_shard_and_a_failed_run_call_the_webhook(hostile_run):

@@ -49,7 +49,6 @@ PAGES: tuple[tuple[str, ...], ...] = (
     ("compare", RECIPE, "--lambs", "0,0.5,1"),
     ("compare", RECIPE, "--variants", "mean_field,random,greedy"),
     ("report",),
-    ("train-quality",),
 )
 
 

@@ -23,7 +23,6 @@ ROOT = Path(__file__).resolve().parents[2]
 CLI = "fineweb_mask.flows.cli"
 RECIPE = "deployments/recipes/sample.yaml"
 RUN = ("run", RECIPE)
-LABELS = ROOT / "data_samples" / "labels.parquet"
 SHARDS = 8
 SETTINGS = ("embedding.static_dimensions=64", "report.sample=200", "selection.policy_gradient.n_epochs=20")
 COMPARED = ("documents", "compared", "duplicates", "scores", "embeddings", "masks", "fitted", "dataset")
@@ -65,8 +64,6 @@ class Soak:
             case "export":
                 written = ("--format=parquet", "--file-size=65536", f"--output={workspace}")
                 return ["export", str(self.undisturbed), *written]
-            case "train-quality":
-                return ["train-quality", f"--input={LABELS}", f"--output={workspace / 'model.bin'}", "--force"]
         settings = (f"source.path={self.corpus}", *SETTINGS)
         return [*arguments, "--workspace", str(workspace), *(f"--set={one}" for one in settings)]
 

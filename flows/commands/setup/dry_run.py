@@ -26,8 +26,7 @@ from fineweb_mask.models.filters import load_filters
 from fineweb_mask.models.quality.registry import load_scorer
 from fineweb_mask.models.settings import STATIC, PipelineSettings
 from fineweb_mask.models.settings.embedding import FROM_QUALITY
-from fineweb_mask.tasks.fit.job import fitted_on_other_files
-from fineweb_mask.tasks.fit.models import SAMPLE_DOCUMENTS
+from fineweb_mask.tasks.fit import SAMPLE_DOCUMENTS, fitted_on_other_files
 from fineweb_mask.tasks.processes.workers import cores
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.first_rows import number_of_rows

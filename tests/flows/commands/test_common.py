@@ -97,7 +97,7 @@ def test_an_error_is_printed_once_in_a_line_and_of_a_bug_its_type(error, begun, 
     assert printed.out == (json.dumps({"status": "failed", "error": message}) + "\n" if message else "")
 
 
-RUN, TRAIN = "run {recipe} --json", "train-quality --input data_samples/labels.parquet --output {new}.bin --json"
+RUN = "run {recipe} --json"
 DIFF = "diff nowhere nowhere --json"
 WRONG = {  # arguments of a command, with what they add to it, and the message
     f"{RUN} --set": {
@@ -133,16 +133,6 @@ WRONG = {  # arguments of a command, with what they add to it, and the message
     DIFF: {
         "": "name a workspace, a dataset or WORKSPACE@RUN",
         "--tolerance 1.5": "--tolerance must be a share from 0 to 1, received 1.5",
-    },
-    TRAIN: {
-        "--input none.parquet": "the labels 'none.parquet' do not exist",
-        "--score-column grade": "set score_column to one of ['text', 'score'",
-        "--held-out 1.5": "held_out: input should be less than 1, received 1.5",
-        "--set epoch=3": "training.epoch: unknown setting; did you mean 'epochs'?",
-        "--set learning_rate=.inf": "training.learning_rate: input should be a finite number, received inf",
-        "--set epochs": "--set takes section.key=value, received 'epochs'",
-        "--set autotune_seconds=60": "training.autotune_seconds: is gone: ",
-        "--output model": "the model's name must end in .bin",
     },
     "export nowhere --format parquet --json": {"": "nowhere must be a"},
     "export {tmp_path} --format parquet --json": {"": "is neither a dataset nor a workspace with one"},
