@@ -128,7 +128,7 @@ def stage_seconds(workspace: Workspace, documents: list[StageFile], model: str, 
 def raw(arguments: argparse.Namespace) -> None:
     """Predict once per line of standard input and print documents per second; runs as a subprocess."""
     texts = pq.read_table(arguments.documents, columns=["text"])["text"].combine_chunks().slice(0, 10_000)
-    lines = [fasttext_line(text, lowercase=False).encode() for text in texts.to_pylist()]
+    lines = [fasttext_line(text, lowercase=False) for text in texts.to_pylist()]
     model = fasttext.load_model(arguments.model).f
     print("ready", flush=True)
     for _ in sys.stdin:
