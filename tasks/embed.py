@@ -50,7 +50,7 @@ class EmbedJob(EligibleJob):
 
     stage: ClassVar[Stage] = Stage(
         "embed",
-        version=4,
+        version=5,
         folders=("embeddings",),
         per_shard=True,
         documents=rows_through,
