@@ -31,7 +31,7 @@ from fineweb_mask.flows.pipeline.task_runs import TaskRuns
 from fineweb_mask.models.settings import EmbeddingSettings, PipelineSelectionSettings, PipelineSettings, SourceSettings
 from fineweb_mask.models.settings.quality import ColumnScorerSettings, QualitySettings
 from fineweb_mask.tasks.dedup.duplicates import DedupJob, dedup
-from fineweb_mask.tasks.fit.job import FitJob
+from fineweb_mask.tasks.fit import FitJob
 from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.storage.remote.object_store import Store

@@ -4,8 +4,8 @@
     python -m benchmarks.quality peer --documents pages.parquet --model model.bin --peer-python path/to/python
     python -m benchmarks.quality memory --documents pages.parquet --model large.bin
 
-`pages.parquet` has a `text` column; its rows are repeated up to `--rows`. `model.bin` is written by
-`fineweb-mask train-quality`, or is another model with the label `__label__1`. Results are medians of `--repeats`; the
+`pages.parquet` has a `text` column; its rows are repeated up to `--rows`. `model.bin` is one
+that a recipe has trained on labels, or another with the label `__label__1`. Results are medians of `--repeats`; the
 alternatives are measured alternately.
 
 `rate`: the raw rate is `multilinePredict` on lines in memory, in one process; "raw, all cores" runs one such process
@@ -38,7 +38,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.measuring import proportional_mib
 from benchmarks.tables import show
-from fineweb_mask.models.quality.fasttext.scorer import fasttext_lines
+from fineweb_mask.models.quality.fasttext import fasttext_line
 from fineweb_mask.models.settings.quality import FastTextScorerSettings, QualitySettings
 from fineweb_mask.tasks import score
 from fineweb_mask.tasks.dedup.duplicates import no_duplicates
@@ -128,7 +128,7 @@ def stage_seconds(workspace: Workspace, documents: list[StageFile], model: str, 
 def raw(arguments: argparse.Namespace) -> None:
     """Predict once per line of standard input and print documents per second; runs as a subprocess."""
     texts = pq.read_table(arguments.documents, columns=["text"])["text"].combine_chunks().slice(0, 10_000)
-    lines = fasttext_lines(texts.to_pylist(), lowercase=False)
+    lines = [fasttext_line(text, lowercase=False) for text in texts.to_pylist()]
     model = fasttext.load_model(arguments.model).f
     print("ready", flush=True)
     for _ in sys.stdin:

@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 
 from fineweb_mask.models.embedding.load import load_encoder
 from fineweb_mask.models.embedding.static_fit import fit_static_encoder
-from fineweb_mask.models.quality.fasttext.scorer import FastTextScorer, train_fasttext
+from fineweb_mask.models.quality.fasttext import FastTextScorer, train_fasttext
 from fineweb_mask.models.settings import EmbeddingSettings
-from fineweb_mask.models.settings.quality import FastTextScorerSettings, FastTextTrainingSettings, LabelSettings
+from fineweb_mask.models.settings.quality import FastTextScorerSettings, LabelSettings
 from fineweb_mask.tasks.storage.atomic import atomic_write
 
 LABELS = Path(__file__).resolve().parents[1] / "data_samples" / "labels.parquet"
@@ -60,7 +60,7 @@ def embed_and_score(texts: list[str], folder: Path) -> tuple[np.ndarray, np.ndar
     encoded = load_encoder(str(folder / "encoder"), EmbeddingSettings(precision="float32")).encode(texts)
     labels = pq.read_table(LABELS)
     positive = [score >= 3 for score in labels["score"].to_pylist()]
-    model = train_fasttext(labels["text"].to_pylist(), positive, FastTextTrainingSettings(), lowercase=False)
+    model = train_fasttext(labels["text"].to_pylist(), positive, lowercase=False)
     model.save_model(str(folder / "quality.bin"))
     settings = FastTextScorerSettings(labels=LabelSettings(path=str(LABELS)))
     quality = FastTextScorer(settings, str(folder / "quality.bin")).score(texts)

@@ -33,18 +33,15 @@ from fineweb_mask.models.selection.inputs import SelectorInputs
 from fineweb_mask.models.selection.selector import select
 from fineweb_mask.models.selection.solvers.problem import History
 from fineweb_mask.models.settings.selection import SelectionSettings
-from fineweb_mask.models.witness.effects import HeldOut
 from fineweb_mask.models.witness.kneser_ney import KneserNey
-from fineweb_mask.models.witness.overlap import sharing_documents
-from fineweb_mask.models.witness.tokens import PackedTokens, measured_starts, train_tokenizer
-from fineweb_mask.models.witness.witness import HeldOutTexts, witness
-from fineweb_mask.tasks.witness.job import figures
-from fineweb_mask.tasks.witness.texts import host_of
+from fineweb_mask.models.witness.tokens import PackedTokens, sharing_documents, train_tokenizer
+from fineweb_mask.models.witness.witness import HeldOut, witness
+from fineweb_mask.tasks.witness.documents import HELD_OUT_CHARACTERS, host_of
 
 HALVES = {"tuned": 0, "kept": 1}
 SPAM = "spam"
 EDU, PAGES = "fineweb_edu_scored_150", 300
-HELD_OUT_SHARE, HELD_OUT_TOKENS = 0.1, 512
+HELD_OUT_SHARE = 0.1
 VOCABULARY, TOKENIZER_CHARACTERS = 16_000, 10_000_000
 NEAR = 0.9  # cosine of near-duplicates
 MIXES = ("pairwise", "facility", "disf", "pairwise+facility", "facility+disf", "pairwise+disf")
@@ -63,7 +60,7 @@ PLACES = {
 }
 """Held-out sets of the summary: what is predicted, and after which corpus if it is another."""
 MARKS = {"better": "*", "worse": "!", "no difference seen": ""}
-"""Told from random, after Holm's adjustment for all arms."""
+"""Told from random, for all arms together."""
 
 
 class Half(NamedTuple):
@@ -72,7 +69,7 @@ class Half(NamedTuple):
     pool: PackedTokens  # n documents
     features: np.ndarray  # (n, d) float32
     quality: np.ndarray  # (n,) float32
-    held_out: dict[str, HeldOutTexts]
+    held_out: dict[str, HeldOut]
     groups: np.ndarray  # (n,) texts
     ranks: np.ndarray  # (n,) uint64: hashes of the texts
 
@@ -96,8 +93,7 @@ def prepare(documents: Path, output: Path) -> None:
             features, quality, kept = embed_and_score(own, output / f"{name}-{half}")
             own = [text for text, keep in zip(own, kept, strict=True) if keep]
             tokens = PackedTokens.of(own, tokenizer)
-            starts, sizes = measured_starts(own, tokenizer, HELD_OUT_TOKENS)
-            others, other_sizes = measured_starts(elsewhere, tokenizer, HELD_OUT_TOKENS)
+            (starts, sizes), (others, other_sizes) = _starts(own, tokenizer), _starts(elsewhere, tokenizer)
             np.savez(
                 output / f"{name}-{half}.npz",
                 features=features.astype(np.float32),
@@ -115,6 +111,12 @@ def prepare(documents: Path, output: Path) -> None:
                 other_sizes=other_sizes,
             )
             print(f"{name} {half}: {len(own):,} documents, {len(tokens.ids):,} tokens", flush=True)
+
+
+def _starts(texts: list[str], tokenizer) -> tuple[PackedTokens, np.ndarray]:  # noqa: ANN001
+    """Return the tokens of the beginning of every text, and its bytes."""
+    read = [text[:HELD_OUT_CHARACTERS] for text in texts]
+    return PackedTokens.of(read, tokenizer, end=False), np.array([len(text.encode()) for text in read])
 
 
 def _rows(table, column: str | None, *, is_web: bool) -> dict[str, tuple[str, str | None]]:  # noqa: ANN001
@@ -162,7 +164,7 @@ def read(path: Path) -> Half:
     unit = arrays["features"] / np.maximum(np.linalg.norm(arrays["features"], axis=1, keepdims=True), 1e-12)
     pool = packed.take(rest)
     others = PackedTokens(arrays["other_ids"], arrays["other_ends"])
-    elsewhere = HeldOutTexts(others, HeldOut(arrays["other_sizes"], np.arange(len(others.ends))))
+    elsewhere = HeldOut(others, arrays["other_sizes"], np.arange(len(others.ends)))
     if is_edu.any():
         elsewhere = _set(starts, arrays, np.flatnonzero(is_edu))
     near = nearest_cosines(unit[rest], unit[np.concatenate([held_out, np.flatnonzero(is_edu)])]) >= NEAR
@@ -177,9 +179,9 @@ def read(path: Path) -> Half:
     return Half(pool=pool.take(kept), held_out=sets, **own)
 
 
-def _set(starts: PackedTokens, arrays: dict[str, np.ndarray], rows: np.ndarray) -> HeldOutTexts:
+def _set(starts: PackedTokens, arrays: dict[str, np.ndarray], rows: np.ndarray) -> HeldOut:
     clusters = np.unique(arrays["hosts"][rows], return_inverse=True)[1]
-    return HeldOutTexts(starts.take(rows), HeldOut(arrays["sizes"][rows], clusters))
+    return HeldOut(starts.take(rows), arrays["sizes"][rows], clusters)
 
 
 def selections(half: Half, budget: float) -> dict[str, np.ndarray]:
@@ -218,8 +220,8 @@ def study(output: Path, corpora: list[str], halves: list[str], budgets: list[flo
                     half.pool, chosen, half.held_out, vocabulary=VOCABULARY, quality=half.quality, most_tokens=10**8
                 )
                 seconds = {"select": selected, "witness": time.perf_counter() - started - selected}
-                path.write_text(json.dumps(figures(found, []) | {"seconds": seconds}))
-                print(f"{path.stem}: {found.tokens:,} tokens an arm, {seconds}", flush=True)
+                path.write_text(json.dumps(found | {"seconds": seconds}))
+                print(f"{path.stem}: {found['tokens']:,} tokens an arm, {seconds}", flush=True)
 
 
 def tables(output: Path) -> None:
@@ -228,9 +230,10 @@ def tables(output: Path) -> None:
     for cell, found in cells.items():
         for name, measured in found["sets"].items():
             base = float(np.mean(measured["losses"]["random"]))
-            percent = {arm: -100 * one["difference"] / base for arm, one in measured["against_random"].items()}
-            marks = {arm: MARKS[one["verdict"]] for arm, one in measured["against_random"].items()}
-            lengths = {arm: -100 * one["difference"] / base for arm, one in measured["against_lengths"].items()}
+            percent = {arm: 100 * one["random"]["gain"] for arm, one in measured["against"].items()}
+            marks = {arm: MARKS[one["random"]["verdict"]] for arm, one in measured["against"].items()}
+            controls = found["lengths"].items()
+            lengths = {arm: 100 * measured["against"][arm][control]["gain"] for arm, control in controls}
             lines = []
             for mix in MIXES:
                 arms = [f"{mix} {lamb:g}" for lamb in LAMBS]
@@ -257,20 +260,20 @@ def _summary(cells: dict[str, dict], budget: float) -> None:
     """Print the recipes' selection beside random, random of the same lengths, and top quality, with 95% intervals."""
     columns = {}
     for (corpus, of_set), title in PLACES.items():
-        measured = cells[f"{corpus}-kept-{budget:g}"]["sets"][of_set]
+        found = cells[f"{corpus}-kept-{budget:g}"]
+        measured = found["sets"][of_set]
         base = float(np.mean(measured["losses"]["random"]))
 
-        def told(of: dict[str, float], base: float = base) -> str:
-            difference, low, high = (-100 * of[key] / base for key in ("difference", "high", "low"))
-            return f"{difference:+.1f}% ({low:+.1f} to {high:+.1f})"
+        def told(of: dict[str, float]) -> str:
+            return f"{of['gain']:+.1%} ({100 * of['low']:+.1f} to {100 * of['high']:+.1f})"
 
         columns[title] = {
             "random documents, bits per byte": f"{base:.2f}",
-            "**fineweb-mask**": told(measured["against_random"][OWN]),
-            "beside random documents of its lengths": told(measured["against_lengths"][OWN]),
-            "top quality": told(measured["against_random"]["top_quality"]),
-            "mean cosine, the paper's metric": told(measured["against_random"][PAPERS]),
-            "the recipes before": told(measured["against_random"][OLDER]),
+            "**fineweb-mask**": told(measured["against"][OWN]["random"]),
+            "beside random documents of its lengths": told(measured["against"][OWN][found["lengths"][OWN]]),
+            "top quality": told(measured["against"]["top_quality"]["random"]),
+            "mean cosine, the paper's metric": told(measured["against"][PAPERS]["random"]),
+            "the recipes before": told(measured["against"][OLDER]["random"]),
         }
     lines = [[row, *(column[row] for column in columns.values())] for row in next(iter(columns.values()))]
     show(f"{budget:.0%} of the tokens", ["", *columns], lines)
@@ -286,10 +289,13 @@ def _agreement(cells: dict[str, dict]) -> None:
         if "-tuned-" not in cell or kept is None:
             continue
         for name, measured in found["sets"].items():
-            one, other = (of["against_random"] for of in (measured, kept["sets"][name]))
+            one, other = (
+                {arm: effects["random"]["gain"] for arm, effects in of["against"].items()}
+                for of in (measured, kept["sets"][name])
+            )
             arms = sorted(one.keys() & other.keys())
-            rank = spearmanr([one[arm]["difference"] for arm in arms], [other[arm]["difference"] for arm in arms])
-            best = [min(LAMBS, key=lambda lamb: of[f"{MIX} {lamb:g}"]["difference"]) for of in (one, other)]
+            rank = spearmanr([one[arm] for arm in arms], [other[arm] for arm in arms])
+            best = [max(LAMBS, key=lambda lamb: of[f"{MIX} {lamb:g}"]) for of in (one, other)]
             lines.append([cell.replace("-tuned", ""), name, f"{rank.statistic:.2f}", *(f"{lamb:g}" for lamb in best)])
     show("Halves", ["corpus, budget", "set", "rank correlation", f"best lamb of {MIX}, tuned", "kept"], lines)
 

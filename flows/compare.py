@@ -27,8 +27,8 @@ from fineweb_mask.tasks.comparison.variants import (
 )
 from fineweb_mask.tasks.selection.blocks import Groups, grouped
 from fineweb_mask.tasks.source.discovery import SourceShard
+from fineweb_mask.tasks.witness.documents import find_targets
 from fineweb_mask.tasks.witness.job import WitnessJob
-from fineweb_mask.tasks.witness.texts import find_targets
 from fineweb_mask.tasks.workspace.job import recorded_seconds
 from fineweb_mask.tasks.workspace.references import StageFile, digest
 

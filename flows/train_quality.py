@@ -4,7 +4,7 @@ from pathlib import Path
 
 from fineweb_mask.flows.pipeline.start import as_flow
 from fineweb_mask.models.settings.quality import TrainQualitySettings
-from fineweb_mask.tasks.fit.train_quality import TrainedMetrics, check_training, train_quality
+from fineweb_mask.tasks.train_quality import TrainedMetrics, check_training, train_quality
 
 
 @as_flow("train-quality", "train {output}")
@@ -14,7 +14,7 @@ def train(output: str, settings: TrainQualitySettings, force: bool = False) -> T
     Parameters
     ----------
     output
-        The model file to write; its metrics and their chart are written next to it.
+        The model file to write; its metrics are written next to it.
     settings
         The labels, and how to train.
     force
@@ -25,5 +25,5 @@ def train(output: str, settings: TrainQualitySettings, force: bool = False) -> T
     ValueError
         If the labels cannot be used.
     """
-    check_training(Path(output), settings.labels, force=force)
+    check_training(Path(output), settings, force=force)
     return train_quality(Path(output), settings)

@@ -11,7 +11,7 @@ from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.source.discovery import SourceShard
-from fineweb_mask.tasks.witness.texts import find_targets
+from fineweb_mask.tasks.witness.documents import find_targets
 from fineweb_mask.tasks.witness.tune import TuneJob
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fineweb_mask.models.errors import ModelError, SettingsError
-from fineweb_mask.models.quality.fasttext.scorer import load_fasttext, predict
+from fineweb_mask.models.quality.fasttext import load_fasttext, predict
 from fineweb_mask.models.settings.source import FilterSettings
 from fineweb_mask.models.words import (
     RememberedWords,

@@ -73,22 +73,21 @@ class EmbedJob(EligibleJob):
 @stage_task
 def embed(job: EmbedJob) -> None:
     """Write the vectors of a shard's documents, duplicates aside; one that is zero or not finite is null."""
-    from fineweb_mask.tasks.inference.encoder_pool import encoder_pool
+    from fineweb_mask.tasks.inference.encoder import loaded_encoder
 
-    pool = encoder_pool(job.workspace, job.model, job.settings)
+    encoder = loaded_encoder(job.workspace, job.model, job.settings)
     with (
-        gpu_slot(pool.first.device),
+        gpu_slot(encoder.device),
         VerifiedFile(job.workspace.resolve(job.documents)) as documents,
-        vector_writer(job, pool.first.dimensions) as write,
+        vector_writer(job, encoder.dimensions) as write,
     ):
 
         def tokenise(batch: pa.RecordBatch) -> Any:  # noqa: ANN401 - what the encoder takes
-            return pool.first.tokenise(batch["text"].to_pylist())
+            return encoder.tokenise(batch["text"].to_pylist())
 
         def encode(batch: pa.RecordBatch, tokens: Any) -> Callable[[], None]:  # noqa: ANN401
             rows = batch["row"]  # the texts are not held until the vectors are there
-            with pool.encoder() as encoder:
-                wait = encoder.encode_tokens(tokens)
+            wait = encoder.encode_tokens(tokens)
             return lambda: write(rows, wait())
 
         job.write_batches(documents, job.chunk_documents, ["row", "text"], tokenise, encode)

@@ -9,7 +9,7 @@ from fineweb_mask.tasks.dedup.sketch import sketch
 from fineweb_mask.tasks.embed import embed
 from fineweb_mask.tasks.exclusion import list_excluded
 from fineweb_mask.tasks.export import export
-from fineweb_mask.tasks.fit.models import fit_classifier, fit_encoder, fit_statistics, fit_targets
+from fineweb_mask.tasks.fit import fit_classifier, fit_encoder, fit_statistics, fit_targets
 from fineweb_mask.tasks.ingest import ingest
 from fineweb_mask.tasks.losses import count_losses
 from fineweb_mask.tasks.materialize import materialize

@@ -1,6 +1,5 @@
 """Find or fit what belongs to the whole corpus: quality scorers, statistics of their scores, the encoder, lists."""
 
-import logging
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, Self, TypeGuard
 
@@ -15,8 +14,7 @@ from fineweb_mask.models.settings.quality import (
 from fineweb_mask.tasks.comparison.variants import reads_targets
 from fineweb_mask.tasks.embed import resolve_encoder
 from fineweb_mask.tasks.exclusion import ExclusionJob
-from fineweb_mask.tasks.fit.job import FitJob, another_corpus
-from fineweb_mask.tasks.fit.models import FitClassifierJob, FitEncoderJob, FitStatisticsJob, FitTargetsJob
+from fineweb_mask.tasks.fit import FitClassifierJob, FitEncoderJob, FitJob, FitStatisticsJob, FitTargetsJob
 from fineweb_mask.tasks.inference.model_files import ModelFolder, ModelNotFoundError
 from fineweb_mask.tasks.inference.scorers import QualityModel, resolve_model, useful_processes
 from fineweb_mask.tasks.selection.cells import FitCentresJob, PlanJob
@@ -25,8 +23,6 @@ from fineweb_mask.tasks.source.labels import LabelsError, check_labels
 from fineweb_mask.tasks.source.sidecars import Sidecar, Sidecars
 from fineweb_mask.tasks.workspace.job import Stage
 from fineweb_mask.tasks.workspace.references import StageFile
-
-logger = logging.getLogger(__name__)
 
 Refit = Literal["encoder", "quality", "selection"]
 """What can be fitted again on the corpus as it is now."""
@@ -143,16 +139,10 @@ def fit_targets(run: Run, documents: Files, models: Models) -> StageFile | None:
 
 
 def _fitted(run: Run, documents: Files, kind: type[FitJob], **fields: Any) -> StageFile:  # noqa: ANN401
-    """Run a fit on the documents of the sample that are no duplicates.
-
-    Where the files of the source have the names of another corpus's, this is seen only here.
-    """
+    """Run a fit on the documents of the sample that are no duplicates."""
     names = [name for name in run.sample if name in documents]
     sample = {"documents": [documents[name] for name in names], "duplicates": [run.duplicates[name] for name in names]}
-    job = kind(root=run.root, force=kind.stage.name in run.refit, **sample, **fields)
-    if run.task_runs is not None and set(job.replaces) & run.shards.keys():
-        logger.warning("%s", another_corpus(job.replaces))
-    return run.one(job)
+    return run.one(kind(root=run.root, force=kind.stage.name in run.refit, **sample, **fields))
 
 
 def exclusion_lists(run: Run) -> dict[str, StageFile]:

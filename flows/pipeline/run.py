@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from fineweb_mask.flows.summary import StageSummary
 from fineweb_mask.models.settings import PipelineSettings
-from fineweb_mask.tasks.fit.job import sampled_shards
+from fineweb_mask.tasks.fit import sampled_shards
 from fineweb_mask.tasks.registry import STAGES
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.workspace.job import (

@@ -19,10 +19,8 @@ from fineweb_mask.flows.pipeline.records import recorded
 from fineweb_mask.flows.pipeline.run import Run, Share
 from fineweb_mask.flows.pipeline.task_runs import TaskRuns, in_one_line
 from fineweb_mask.models.errors import WorkspaceError
-from fineweb_mask.models.forward.device import choose_devices
 from fineweb_mask.models.runtime.stopping import clear_stop_request, request_stop
 from fineweb_mask.models.settings import PipelineSettings
-from fineweb_mask.tasks.inference.gpu import offer_slots
 from fineweb_mask.tasks.processes.workers import end_workers
 from fineweb_mask.tasks.source.inventory import take_inventory
 from fineweb_mask.tasks.storage.atomic import disk_errors_explained, remove_file
@@ -125,8 +123,6 @@ def start_run(
                 LastRun(settings=settings, folder=str(Path.cwd()), source=inventory.model_dump()).save(workspace)
         remember(workspace, shards, settings)
         clear_stop_request()
-        offer_slots()
-        workers = settings.engine.workers or len(choose_devices("auto")) + 1  # one prepares the others' inputs
         context = FlowRunContext.get()
         name = context.flow.name if context and context.flow else "curate"
         run = Run(
@@ -138,7 +134,7 @@ def start_run(
             refit=[stage.name for name in refit or [] for stage in REFITTED[name]],
             until=until,
             share=share,
-            task_runs=TaskRuns(workers, cluster, group=-(-len(shards) // MOST_TASK_RUNS), ui=ui),
+            task_runs=TaskRuns(settings.engine.workers, cluster, group=-(-len(shards) // MOST_TASK_RUNS), ui=ui),
             ui=ui,
             source=inventory,
         )

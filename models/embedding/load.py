@@ -1,15 +1,14 @@
-"""Load any sentence-transformers model as an encoder, with its pooling, prompts, truncation and normalisation."""
+"""Load a sentence-transformers model as an encoder, with its pooling, prompts, truncation and normalisation."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from safetensors import SafetensorError
 from tokenizers import Tokenizer
 from torch import Tensor
+from torch.nn.functional import embedding_bag
 
 from fineweb_mask.models.embedding.static import StaticModel
 from fineweb_mask.models.errors import ModelError
@@ -23,23 +22,15 @@ if TYPE_CHECKING:  # takes seconds to import, and the built-in encoder does with
 
 
 class TokenVectorEncoder(Encoder[TokenIds]):
-    """Take the mean of one vector per token, as the built-in encoder does, in float32.
+    """Take the mean of one vector per token, of `weights` (vocabulary, dimensions), as the built-in encoder does.
 
-    `embed` makes the vectors (n, at least `dimensions`) of the token ids of n texts, one after the other, and of the
-    `offsets` at which each begins; the mean is part of it. It runs on the CPU, because most of the work is tokenising.
+    It computes in float32 on the CPU, because most of the work is tokenising.
     """
 
     device = "cpu"
 
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        embed: Callable[..., Tensor],
-        dimensions: int,
-        settings: EmbeddingSettings,
-        prompt: str,
-    ) -> None:
-        self.dimensions, self._embed, self._tokenizer = dimensions, embed, tokenizer
+    def __init__(self, tokenizer: Tokenizer, weights: Tensor, settings: EmbeddingSettings, prompt: str) -> None:
+        self.dimensions, self._weights, self._tokenizer = weights.shape[1], weights, tokenizer
         read_as_text(self._tokenizer)
         without_cache(self._tokenizer)
         truncation = self._tokenizer.truncation
@@ -61,45 +52,8 @@ class TokenVectorEncoder(Encoder[TokenIds]):
         """Take the mean of each text's token vectors."""
         with torch.inference_mode():
             starts = torch.from_numpy(tokens.starts).int()
-            vectors = self._embed(torch.from_numpy(tokens.ids), offsets=starts)
-            return encoded(vectors[:, : self.dimensions], self._precision)
-
-
-BATCH_SIZE = 32  # default of sentence-transformers
-
-
-class WholeModelEncoder(Encoder[Sequence[str]]):
-    """Pass the texts to `SentenceTransformer.encode`: for models without a fast tokenizer or with a router.
-
-    A tokenizer that is not fast reads all added tokens as text, not only special ones.
-    """
-
-    def __init__(self, model: "SentenceTransformer", settings: EmbeddingSettings, prompt: str, device: str) -> None:
-        if settings.max_tokens is not None:
-            model.max_seq_length = settings.max_tokens
-        for module in model.modules():
-            tokenizer: Any = getattr(module, "tokenizer", None)
-            if hasattr(tokenizer, "split_special_tokens"):  # of transformers
-                tokenizer.split_special_tokens = True
-            if isinstance(backend := getattr(tokenizer, "backend_tokenizer", tokenizer), Tokenizer):
-                read_as_text(backend, getattr(tokenizer, "all_special_tokens", ()))
-        self.dimensions = int(model.get_embedding_dimension() or 0)
-        self.device = device
-        self._model = model
-        self._prompt = prompt
-        self._precision = settings.precision
-
-    def tokenise(self, texts: Sequence[str]) -> Sequence[str]:
-        """Return the texts unchanged, because the model tokenises them itself."""
-        return texts
-
-    def encode_tokens(self, tokens: Sequence[str]) -> Callable[[], Encoded]:
-        """Encode the texts at once; the returned function does not wait."""
-        with torch.inference_mode():
-            vectors = self._model.encode_document(
-                list(tokens), prompt=self._prompt, batch_size=BATCH_SIZE, show_progress_bar=False
-            )
-        return encoded(torch.from_numpy(np.asarray(vectors, np.float32).reshape(-1, self.dimensions)), self._precision)
+            vectors = embedding_bag(torch.from_numpy(tokens.ids), self._weights, starts, mode="mean")
+            return encoded(vectors, self._precision)
 
 
 DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # names used by SentenceTransformer.encode_document
@@ -113,7 +67,7 @@ def load_encoder(
     compute: torch.dtype | None = None,
     batch_tokens: int | None = None,
 ) -> Encoder[Any]:
-    """Load a model with the fastest encoder that supports it.
+    """Load a model of one vector per token, or of a transformer of texts.
 
     Parameters
     ----------
@@ -145,33 +99,23 @@ def load_encoder(
     device = choose_device(device)
     try:
         if (static := StaticModel.load(model)) is not None:
-            weights = torch.from_numpy(static.weights)
-            mean = partial(torch.nn.functional.embedding_bag, weight=weights, mode="mean")
             prompt = _prompt(settings, static.prompts, static.default_prompt)
-            return TokenVectorEncoder(static.tokenizer, mean, weights.shape[1], settings, prompt)
+            return TokenVectorEncoder(static.tokenizer, torch.from_numpy(static.weights), settings, prompt)
         loaded = _load_whole(model, device)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise ModelError(
             f"cannot load the embedding model {model!r}: {error}; without a network, download it first with "
             f"`hf download {model}` or set embedding.model to a local folder"
         ) from error
-    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+    from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
 
     from fineweb_mask.models.embedding.transformer import TransformerEncoder
 
     prompt = _prompt(settings, loaded.prompts, loaded.default_prompt_name)
-    if isinstance(loaded[0], StaticEmbedding):
-        loaded.to("cpu")
-
-        def embed(ids: Tensor, offsets: Tensor) -> Tensor:
-            found: Tensor = loaded({"input_ids": ids, "offsets": offsets})["sentence_embedding"]
-            return found
-
-        dimensions = int(loaded.get_embedding_dimension() or 0)
-        return TokenVectorEncoder(loaded[0].tokenizer, embed, dimensions, settings, prompt)
-    if TransformerEncoder.supports(loaded):
-        return TransformerEncoder(loaded, settings, prompt, device, compute=compute, batch_tokens=batch_tokens)
-    return WholeModelEncoder(loaded, settings, prompt, device)
+    if isinstance(loaded[0], StaticEmbedding) and all(isinstance(one, Normalize) for one in list(loaded)[1:]):
+        weights = loaded[0].embedding.weight.detach()[:, : loaded.get_embedding_dimension()]
+        return TokenVectorEncoder(loaded[0].tokenizer, weights.cpu().contiguous(), settings, prompt)
+    return TransformerEncoder(loaded, settings, prompt, device, compute=compute, batch_tokens=batch_tokens)
 
 
 def _load_whole(model: str, device: str) -> "SentenceTransformer":

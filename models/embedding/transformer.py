@@ -7,7 +7,6 @@ tokens. Batches are padded on the device, and results are collected there.
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import cast
 
 import numpy as np
 import torch
@@ -31,8 +30,8 @@ BATCH_TOKENS = {"cpu": 2_048, "cuda": 65_536}
 class TransformerEncoder(Encoder[TokenIds]):
     """Run a sentence-transformers model with a text transformer as its first module.
 
-    The model is on `device`, and is converted in place to the type that it computes in. More tokens than it reads raise
-    ModelError.
+    The model is on `device`, and is converted in place to the type that it computes in. Another model, or more tokens
+    than it reads, raise ModelError.
 
     Parameters
     ----------
@@ -56,8 +55,18 @@ class TransformerEncoder(Encoder[TokenIds]):
         compute: torch.dtype | None = None,
         batch_tokens: int | None = None,
     ) -> None:
-        transformer = cast("Transformer", model[0])
-        tokenizer = cast("PreTrainedTokenizerFast", transformer.tokenizer)
+        transformer = model[0]
+        if (
+            not isinstance(transformer, Transformer)
+            or not isinstance(tokenizer := transformer.tokenizer, PreTrainedTokenizerFast)
+            or transformer.transformer_task != "feature-extraction"
+            or transformer.modality_config.keys() != {"text"}
+            or transformer.modality_config["text"]["method"] != "forward"
+        ):
+            raise ModelError(
+                "the embedding model must begin with a transformer of texts alone that has a fast tokenizer: name "
+                "another, or save its part for documents as a sentence-transformers model"
+            )
         self.dimensions = int(model.get_embedding_dimension() or 0)
         self.device = device
         self._passes = ForwardPasses(
@@ -78,18 +87,6 @@ class TransformerEncoder(Encoder[TokenIds]):
                     module.to(dtype)
             self._autocast = torch.autocast("cpu", dtype)
         self._precision = settings.precision
-
-    @staticmethod
-    def supports(model: SentenceTransformer) -> bool:
-        """Return whether the model's first module is a text transformer with a fast tokenizer."""
-        first = model[0]
-        return (
-            isinstance(first, Transformer)
-            and isinstance(first.tokenizer, PreTrainedTokenizerFast)
-            and first.transformer_task == "feature-extraction"
-            and list(first.modality_config) == ["text"]
-            and first.modality_config["text"]["method"] == "forward"
-        )
 
     def tokenise(self, texts: Sequence[str]) -> TokenIds:
         """Return the token ids that the model reads of each text."""

@@ -7,7 +7,6 @@ text. Sorting a whole chunk of documents by length keeps the share of padding sm
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,25 +23,18 @@ if TYPE_CHECKING:  # takes seconds to import, and the built-in encoder does with
 logger = logging.getLogger(__name__)
 
 
-@dataclass
-class TokenBudget:
-    """Maximum number of tokens per forward pass, padding included; halved when the device runs out of memory."""
-
-    tokens: int
-
-
-def for_each_batch(lengths: NDArray[np.int64], budget: TokenBudget, work: Callable[[NDArray[np.int64]], None]) -> None:
+def for_each_batch(lengths: NDArray[np.int64], budget: int, work: Callable[[NDArray[np.int64]], None]) -> int:
     """Call `work` with the row numbers of one batch after the other, longest texts first; `lengths` in tokens, (n,).
 
     A batch holds as many rows as fit the budget when padded to the longest, and at least one. If the device runs out of
-    memory, the budget is halved, for later calls too, and the rows are tried again in smaller batches. A single row
-    that does not fit raises torch.OutOfMemoryError.
+    memory, the budget is halved, and the rows are tried again in smaller batches; the last budget is returned. A single
+    row that does not fit raises torch.OutOfMemoryError.
     """
     remaining = np.argsort(-lengths, kind="stable")
 
     def batches() -> Iterator[NDArray[np.int64]]:
         while len(remaining):
-            yield remaining[: max(1, budget.tokens // max(1, int(lengths[remaining[0]])))]
+            yield remaining[: max(1, budget // max(1, int(lengths[remaining[0]])))]
 
     tokens = int(lengths.sum())
     for rows in track_by_size("tokens", batches(), tokens, lambda rows: int(lengths[rows].sum()), part=(0, 1)):
@@ -50,15 +42,16 @@ def for_each_batch(lengths: NDArray[np.int64], budget: TokenBudget, work: Callab
             remaining = remaining[len(rows) :]
             continue
         longest = max(1, int(lengths[rows[0]]))
-        budget.tokens = max(1, min(budget.tokens, len(rows) * longest) // 2)
+        budget = max(1, min(budget, len(rows) * longest) // 2)
         logger.warning(
             "no device memory for %d texts of %d tokens: continuing with at most %d tokens per forward pass",
             len(rows),
             longest,
-            budget.tokens,
+            budget,
         )
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
+    return budget
 
 
 def _fits_into_memory(work: Callable[[NDArray[np.int64]], None], rows: NDArray[np.int64]) -> bool:
@@ -71,36 +64,34 @@ def _fits_into_memory(work: Callable[[NDArray[np.int64]], None], rows: NDArray[n
     return True
 
 
-class PaddedTokens:
-    """Copy token ids to a device once, and pad each batch there with the id `padding`."""
+def padded_batches(
+    tokens: TokenIds, padding: int, device: str
+) -> Callable[[NDArray[np.int64]], tuple[Tensor, dict[str, Tensor]]]:
+    """Copy token ids to a device; return what pads b rows of them there with the id `padding`.
 
-    def __init__(self, tokens: TokenIds, padding: int, device: str) -> None:
-        self._lengths = tokens.lengths
-        self._device = device
-        self._ids = self._to_device(np.append(tokens.ids, np.int32(padding)))
-        self._starts = self._to_device(tokens.starts)
-        self._device_lengths = self._to_device(tokens.lengths)
+    It returns the rows on the device, (b,), and the model's arguments: `input_ids` and, if any row is padded,
+    `attention_mask`. Both are (b, longest) int64. The mask is left out where possible, because attention is faster
+    without.
+    """
 
-    def _to_device(self, values: NDArray[Any]) -> Tensor:
+    def on_device(values: NDArray[Any]) -> Tensor:
         tensor = torch.from_numpy(values)
-        if self._device.startswith("cuda"):
-            return tensor.pin_memory().to(self._device, non_blocking=True)
-        return tensor
+        return tensor.pin_memory().to(device, non_blocking=True) if device.startswith("cuda") else tensor
 
-    def batch(self, rows: NDArray[np.int64]) -> dict[str, Tensor]:
-        """Return the model's arguments for b rows: `input_ids` and, if any row is padded, `attention_mask`.
+    ids, starts = on_device(np.append(tokens.ids, np.int32(padding))), on_device(tokens.starts)
+    lengths = on_device(tokens.lengths)
 
-        Both are (b, longest) int64. The mask is left out where possible, because attention is faster without.
-        """
-        longest = max(1, int(self._lengths[rows].max()))
-        index = self._to_device(rows)
-        columns = torch.arange(longest, device=self._device)
-        positions = self._starts[index][:, None] + columns  # in `_ids`
-        if int(self._lengths[rows].min()) == longest:
-            return {"input_ids": self._ids[positions].long()}
-        within = columns < self._device_lengths[index][:, None]
-        padding = len(self._ids) - 1
-        return {"input_ids": self._ids[torch.where(within, positions, padding)].long(), "attention_mask": within.long()}
+    def batch(rows: NDArray[np.int64]) -> tuple[Tensor, dict[str, Tensor]]:
+        longest = max(1, int(tokens.lengths[rows].max()))
+        index, columns = on_device(rows), torch.arange(longest, device=device)
+        positions = starts[index][:, None] + columns  # in `ids`
+        if int(tokens.lengths[rows].min()) == longest:
+            return index, {"input_ids": ids[positions].long()}
+        within = columns < lengths[index][:, None]
+        padded = ids[torch.where(within, positions, len(ids) - 1)]
+        return index, {"input_ids": padded.long(), "attention_mask": within.long()}
+
+    return batch
 
 
 class ForwardPasses:
@@ -127,7 +118,7 @@ class ForwardPasses:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._padding = tokenizer.pad_token_id or 0
-        self._device, self._budget = device, TokenBudget(batch_tokens)
+        self._device, self._budget = device, batch_tokens
         self._lock = threading.Lock()  # held while the model runs
         self._max_tokens = max_tokens
 
@@ -144,12 +135,12 @@ class ForwardPasses:
         returns (b, columns).
         """
         with self._lock, torch.inference_mode():
-            padded = PaddedTokens(tokens, self._padding, self._device)
+            batch = padded_batches(tokens, self._padding, self._device)
             made = torch.zeros((len(tokens.lengths), columns), device=self._device)
 
             def add(rows: NDArray[np.int64]) -> None:
-                found = forward(padded.batch(rows), tokens.lengths[rows])
-                made[torch.from_numpy(rows).to(self._device)] = found.float()
+                index, arguments = batch(rows)
+                made[index] = forward(arguments, tokens.lengths[rows]).float()
 
-            for_each_batch(tokens.lengths, self._budget, add)
+            self._budget = for_each_batch(tokens.lengths, self._budget, add)
             return made

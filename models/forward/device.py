@@ -7,14 +7,9 @@ from fineweb_mask.models.errors import SettingsError
 
 def choose_device(device: str) -> str:
     """Return the first GPU, or the CPU, for `auto`; return any other name unchanged."""
-    return choose_devices(device)[0]
-
-
-def choose_devices(device: str) -> list[str]:
-    """Return all GPUs, or the CPU, for `auto`; return any other name as the only device."""
     if device != "auto":
-        return [device]
-    return [f"cuda:{index}" for index in range(torch.cuda.device_count())] or ["cpu"]
+        return device
+    return "cuda:0" if torch.cuda.device_count() else "cpu"
 
 
 def check_device(device: str, setting: str) -> None:

@@ -1,7 +1,6 @@
 """Tokenise texts completely, or only their first tokens without reading the rest."""
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -19,10 +18,6 @@ GROWTH = 8  # factor by which the characters grow if they hold too few tokens
 MOST_CHARS_PER_TOKEN = 512
 """Maximum characters read per wanted token. Words and white space of thousands of characters are not text."""
 LOOK_AHEAD = 16  # tokens after the wanted ones that cutting the text may have changed
-PIECE_CHARS = 1 << 20
-"""Maximum characters tokenised as one text: the tokenizer needs a hundred bytes of memory per token of a text."""
-LONGEST_WORD = 1_024  # characters searched for white space to cut at
-LAST_SPACE = re.compile(r"\s(?=\S*\Z)")
 CALL_CHARS = 1 << 20  # maximum characters per call of the tokenizer, which holds a hundred bytes per token meanwhile
 
 
@@ -128,16 +123,14 @@ def special_ids(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
 def all_tokens(tokenizer: Tokenizer, texts: Sequence[str]) -> TokenIds:
     """Return all token ids of each text, without special tokens.
 
-    A text of more than `PIECE_CHARS` characters is tokenised in pieces, cut before white space if possible. A lone
-    surrogate is read as "?". The tokenizer must have no truncation and no padding.
+    A lone surrogate is read as "?". The tokenizer must have no truncation and no padding.
     """
-    pieces = [list(_pieces(text)) for text in texts]
-    calls = in_batches(chain.from_iterable(pieces), CALL_CHARS)
-    parts = [TokenIds.of([]), *(_encode(tokenizer, call) for call in calls)]
-    lengths = np.zeros(len(texts), dtype=np.int64)
-    owners = np.repeat(np.arange(len(texts)), [len(some) for some in pieces])
-    np.add.at(lengths, owners, np.concatenate([part.lengths for part in parts]))
-    return TokenIds(np.concatenate([part.ids for part in parts]), lengths)
+    parts = [TokenIds.of([])]
+    for call in in_batches(texts, CALL_CHARS):
+        encodings = tokenizer.encode_batch_fast([*map(_encodable, call)], add_special_tokens=False)
+        parts.append(TokenIds.of([encoding.ids for encoding in encodings]))
+    ids, lengths = (np.concatenate([getattr(part, name) for part in parts]) for name in ("ids", "lengths"))
+    return TokenIds(ids, lengths)
 
 
 def in_batches(texts: Iterable[str], characters: int, most: int | None = None) -> Iterator[list[str]]:
@@ -152,24 +145,6 @@ def in_batches(texts: Iterable[str], characters: int, most: int | None = None) -
         held += len(text)
     if batch:
         yield batch
-
-
-def _encode(tokenizer: Tokenizer, texts: list[str]) -> TokenIds:
-    encodings = tokenizer.encode_batch_fast([*map(_encodable, texts)], add_special_tokens=False)
-    lengths = np.fromiter((len(encoding) for encoding in encodings), np.int64, len(encodings))
-    ids = chain.from_iterable(encoding.ids for encoding in encodings)  # one list of Python integers at a time
-    return TokenIds(np.fromiter(ids, np.int32, int(lengths.sum())), lengths)
-
-
-def _pieces(text: str) -> Iterator[str]:
-    start = 0
-    while len(text) - start > PIECE_CHARS:
-        end = start + PIECE_CHARS
-        if space := LAST_SPACE.search(text, end - LONGEST_WORD, end):
-            end = space.start()
-        yield text[start:end]
-        start = end
-    yield text[start:]
 
 
 def _encodable(text: str) -> str:

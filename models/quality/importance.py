@@ -59,7 +59,7 @@ class NgramBuckets:
     def log_weights(
         self, texts: Sequence[str], ratios: NDArray[np.float64], min_tokens: int = 0
     ) -> NDArray[np.float32]:
-        """Return the log weight of each text by `log_ratios`, (buckets,): (n,); by several, (t, buckets): (n, t).
+        """Return the log weight of each text by `log_ratios`, (buckets,): (n,).
 
         It is a sum over n-grams, so long documents have larger ones, of either sign. A document with fewer words and
         punctuation than `min_tokens` gets minus infinity.
@@ -70,10 +70,10 @@ class NgramBuckets:
         >>> bool(good > 0 > bad)
         True
         """
-        weights = np.empty((len(texts), *ratios.shape[:-1]), dtype=np.float32)
+        weights = np.empty(len(texts), dtype=np.float32)
         for place, text in enumerate(texts):
             found, tokens = self.of(text)
-            weights[place] = ratios[..., found].sum(-1) if tokens >= min_tokens else -np.inf
+            weights[place] = ratios[found].sum() if tokens >= min_tokens else -np.inf
         return weights
 
 

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fineweb_mask.models.quality.column import ColumnScorer
-from fineweb_mask.models.quality.fasttext.scorer import FastTextScorer
+from fineweb_mask.models.quality.column import NumberScorer
+from fineweb_mask.models.quality.fasttext import FastTextScorer
 from fineweb_mask.models.settings.quality import ScorerSettings
 
 
@@ -47,7 +47,7 @@ def _transformer(name: str, settings: Any, model_path: str) -> Scorer:  # noqa: 
 SCORERS: dict[str, Callable[[Any, str], Scorer]] = {
     "fasttext": FastTextScorer,
     "edu": partial(_transformer, "EduScorer"),
-    "column": lambda settings, _: ColumnScorer(settings),
+    "column": lambda settings, _: NumberScorer(settings),
     "perplexity": partial(_transformer, "PerplexityScorer"),
 }
 """The class of each kind; one of kind `sidecar` is made for each shard (`tasks/inference/scorers.py`)."""

@@ -15,12 +15,12 @@ class EngineSettings(Settings):
         description="`local`: jobs run in threads of this process. `ray`: in the processes of a Ray cluster, whose "
         "host:port RAY_ADDRESS names; without, of a Ray of this machine alone that ends with the run.",
     )
-    workers: int | None = Field(
-        None,
+    workers: int = Field(
+        2,
         ge=1,
         le=64,
-        description="Tasks that run at the same time; null: 2, or the number of GPUs plus one if that is more. "
-        "Fewer than eight cores without a GPU select from one block after the other.",
+        description="Tasks that run at the same time; one of them uses the GPU. Fewer than eight cores without a GPU "
+        "select from one block after the other.",
     )
     memory_limit: str = Field(
         "2GB",

@@ -1,4 +1,4 @@
-"""Define the settings of the section `quality`, and those of `train-quality`, which trains a classifier.
+"""Define the settings of the section `quality`.
 
 >>> settings = QualitySettings.model_validate({"scorers": [{"model": "a.bin"}, {"kind": "edu", "weight": 2}]})
 >>> [(scorer.name, scorer.weight) for scorer in settings.scorers]
@@ -40,18 +40,12 @@ KIND = "Kind of scorer; fasttext if it is left out."
 
 
 class LabelSettings(Settings):
-    """Labelled documents for training a quality classifier."""
+    """Documents with scores, such as 1 and 0 for classes, for training a quality classifier."""
 
-    path: Text = Field(description="Parquet file with texts and their scores or labels.")
+    path: Text = Field(description="Parquet file with texts and their scores.")
     text_column: Text = Field("text", description="Column with the text.")
     score_column: Text = Field("score", description="Column with the score.")
     threshold: float = Field(3.0, allow_inf_nan=False, description="Minimum score of a positive example.")
-    label_column: Text | None = Field(
-        None, description="Column of labels (text, integer or boolean) to use instead of scores."
-    )
-    positive: Text | None = Field(
-        None, description="Label of a positive example; null if labels are booleans, or 0 and 1."
-    )
 
 
 class ScorerBase(Settings):
@@ -275,22 +269,11 @@ def scores_by_sample_labels(recipe: Mapping[str, Any]) -> bool:
     return of_sample and "data_samples" not in recipe["source"]["path"]
 
 
-class FastTextTrainingSettings(Settings):
-    """How to train the classifier; the defaults suit a few thousand labels."""
-
-    epochs: int = Field(12, ge=1, description="Passes over the labels.")
-    learning_rate: float = Field(0.5, gt=0.0, allow_inf_nan=False, description="Initial learning rate.")
-    dimensions: int = Field(32, ge=1, description="Number of values in a word vector.")
-    word_ngrams: int = Field(2, ge=1, description="Longest word n-gram.")
-    buckets: int = Field(200_000, ge=1, description="Hash buckets for n-grams.")
-    seed: int = Field(0, ge=0, description="Seed of the training.")
-
-
 class TrainQualitySettings(Settings):
     """How a quality classifier is trained and measured."""
 
     labels: LabelSettings
-    training: FastTextTrainingSettings = Field(default_factory=FastTextTrainingSettings)
     lowercase: bool = Field(False, description="Convert the texts to lower case first; set the same in the scorer.")
     held_out: float = Field(0.2, gt=0.0, lt=1.0, description="Share of the labels held out to measure the model.")
-    split_seed: int = Field(0, ge=0, le=2**32 - 1, description="Seed of the split.")
+    epochs: int = Field(12, ge=1, description="Passes over the labels.")
+    seed: int = Field(0, ge=0, le=2**32 - 1, description="Seed of the split and of the training.")

@@ -26,6 +26,9 @@ REMOVED: dict[str, str] = {
     "quality.scorers.kind: classes": "is gone: write the labels beforehand, into a column of the source, and name it",
     "quality.scorers.kind: rules": "is gone: name a score of your own, or write scorers: [], and leave out what is no "
     "prose by ingest.filters",
+    "quality.scorers.labels.label_column": "is gone: write 1 and 0 for its classes beforehand, and name that column "
+    "score_column, with threshold: 1",
+    "quality.scorers.labels.positive": "is gone, as label_column",
     "quality.scorers.share": "is gone: compute Min-K% in a column of the source, and take it with kind: column",
     "report.map": "is gone: leave it out, fineweb-mask explore draws a map by t-SNE",
     "selection.block_budget": "is gone: leave it out, every block gives select_ratio",
@@ -43,8 +46,6 @@ REMOVED: dict[str, str] = {
     "selection.semdedup": "is gone: leave it out, and set selection.near_duplicates",
     "selection.weigh_by": "is gone: leave it out, quality and diversity are means over what budget_by counts",
     "source.max_document_bytes": "is gone: a document of more than 32 MiB is dropped; split it beforehand",
-    "teacher": "is gone: score the texts with the other model first, and give its scores as labels.score_column",
-    "training.autotune_seconds": "is gone: set epochs, learning_rate, dimensions and word_ngrams",
 }
 """By key, without indices of lists, or by `key: value`, in alphabetical order: what is gone, what to write instead."""
 

@@ -1,4 +1,4 @@
-"""Turn documents into token ids, and put the tokens of many documents together."""
+"""Turn documents into token ids, put those of many together, and find documents that share a run of tokens."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -7,12 +7,17 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from fineweb_mask.models.dedup.ngrams import COMMON, run_hashes
+
 if TYPE_CHECKING:
-    from tokenizers import Encoding, Tokenizer
+    from tokenizers import Tokenizer
 
 END = "<|endoftext|>"
 """Stands between documents."""
 TEXTS_AT_ONCE = 512
+RUN = 20
+"""Tokens of a shared run: about 13 words, which have hardly ever been written twice independently."""
+FIRST_BITS = 24  # of a hash, which rule out nearly all runs before they are searched
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary: int) -> "Tokenizer":
@@ -39,20 +44,13 @@ class PackedTokens(NamedTuple):
     ends: NDArray[np.int64]  # (documents,): where each document's tokens end
 
     @classmethod
-    def of(cls, texts: Iterable[str], tokenizer: "Tokenizer") -> Self:
-        """Tokenise documents, each with the end token after it; a text that looks like that token is read as text."""
-        end = end_of(tokenizer)
-        found = encoded_texts(texts, tokenizer, offsets=False)
-        return cls.joined(([*encoded.ids, end] for encoded in found), tokenizer)
-
-    @classmethod
-    def joined(cls, documents: Iterable[list[int]], tokenizer: "Tokenizer") -> Self:
-        """Put the token ids of documents one after the other."""
-        dtype: type[np.unsignedinteger] = np.uint16 if tokenizer.get_vocab_size() <= 2**16 else np.uint32
-        parts = [np.array(ids, dtype=dtype) for ids in documents]
-        return cls(
-            np.concatenate([np.empty(0, dtype=dtype), *parts]), np.cumsum([len(part) for part in parts], dtype=np.int64)
-        )
+    def of(cls, texts: Sequence[str], tokenizer: "Tokenizer", *, end: bool = True) -> Self:
+        """Tokenise documents, with the end token after each if `end`; one that spells that token does not end there."""
+        dtype = np.uint16 if tokenizer.get_vocab_size() <= 2**16 else np.uint32
+        after = [tokenizer.token_to_id(END)] if end else []
+        parts = [np.array([*ids, *after], dtype=dtype) for ids in _encoded(texts, tokenizer)]
+        ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
+        return cls(np.concatenate([np.empty(0, dtype=dtype), *parts]), ends)
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -77,41 +75,39 @@ class PackedTokens(NamedTuple):
         return type(self)(self.ids[np.arange(ends[-1] if len(ends) else 0) + np.repeat(first, lengths)], ends)
 
 
-def measured_starts(
-    texts: Sequence[str], tokenizer: "Tokenizer", tokens: int
-) -> tuple[PackedTokens, NDArray[np.int64]]:
-    """Return the first tokens of every document, without an end token, and the bytes that they stand for, (documents,).
-
-    Parameters
-    ----------
-    texts
-        The documents; an empty one has no tokens.
-    tokenizer
-        A byte-level tokenizer.
-    tokens
-        Most tokens of a document.
-    """
-    sizes = np.zeros(len(texts), dtype=np.int64)
-    starts: list[list[int]] = []
-    for document, (text, encoded) in enumerate(zip(texts, encoded_texts(texts, tokenizer), strict=True)):
-        ids = encoded.ids[:tokens]
-        measured = text if len(ids) == len(encoded.ids) else text[: encoded.offsets[len(ids) - 1][1]]
-        sizes[document] = len(measured.encode())
-        starts.append(ids)
-    return PackedTokens.joined(starts, tokenizer), sizes
-
-
-def end_of(tokenizer: "Tokenizer") -> int:
-    """Return the id of the end token."""
-    end = tokenizer.token_to_id(END)
-    assert end is not None, "train_tokenizer adds it"  # noqa: S101
-    return end
-
-
-def encoded_texts(texts: Iterable[str], tokenizer: "Tokenizer", *, offsets: bool = True) -> Iterator["Encoding"]:
-    """Tokenise texts in batches; one that holds `<|endoftext|>` does not end there. Without offsets it is faster."""
+def _encoded(texts: Iterable[str], tokenizer: "Tokenizer") -> Iterator[list[int]]:
     tokenizer.encode_special_tokens = True
-    encode = tokenizer.encode_batch if offsets else tokenizer.encode_batch_fast
     remaining = iter(texts)
     while batch := list(islice(remaining, TEXTS_AT_ONCE)):
-        yield from encode(batch, add_special_tokens=False)
+        yield from (encoded.ids for encoded in tokenizer.encode_batch_fast(batch, add_special_tokens=False))
+
+
+def sharing_documents(pool: PackedTokens, held_out: PackedTokens, run: int = RUN) -> NDArray[np.bool_]:
+    """Return which documents of the pool share a run of tokens with a held-out one: (documents,) bool.
+
+    A run that more than 10 documents of the pool have is a common phrase and does not count.
+
+    >>> pool = PackedTokens(np.array([1, 2, 3, 4, 9, 9]), np.array([4, 6]))
+    >>> sharing_documents(pool, PackedTokens(np.array([2, 3, 4]), np.array([3])), run=3).tolist()
+    [True, False]
+    """
+    (runs, document), (known, _) = _runs(pool, run), _runs(held_out, run)
+    may_be_known = np.zeros(1 << FIRST_BITS, dtype=bool)
+    may_be_known[known >> np.uint64(64 - FIRST_BITS)] = True
+    near = np.flatnonzero(may_be_known[runs >> np.uint64(64 - FIRST_BITS)])
+    shared = near[np.isin(runs[near], known)]
+    of_run = np.unique(runs[shared], return_inverse=True)[1]
+    pairs = np.unique(of_run * len(pool.ends) + document[shared])  # each run once for a document
+    of_run, of_document = pairs // len(pool.ends), pairs % len(pool.ends)
+    is_rare = np.bincount(of_run) <= COMMON
+    found = np.zeros(len(pool.ends), dtype=bool)
+    found[of_document[is_rare[of_run]]] = True
+    return found
+
+
+def _runs(packed: PackedTokens, run: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Return the hash of every run inside a document, (m,), and the document, (m,)."""
+    hashes = run_hashes(packed.ids, run)
+    document = np.repeat(np.arange(len(packed.ends)), packed.lengths)
+    inside = document[: len(hashes)] == document[run - 1 : run - 1 + len(hashes)]
+    return hashes[inside], document[: len(hashes)][inside]

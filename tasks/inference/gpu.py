@@ -1,11 +1,10 @@
-"""Limit GPU tasks to one per GPU of a host, over all runs that share a Prefect server.
+"""Limit the tasks that use this process's GPU to one at a time.
 
-A task acquires the slot inside its body, so a cached task never waits for one. Slots are a global concurrency limit
-named after the host, with as many slots as the host has GPUs. The slot of a killed process is released when its lease
-expires.
+A process uses the first GPU that CUDA_VISIBLE_DEVICES leaves visible. On Ray each job has a GPU of its own, also where
+one machine has several.
 """
 
-import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -13,22 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-LEASE_SECONDS = 60
-
-
-def slot_name() -> str:
-    """Return the name of this host's concurrency limit."""
-    return f"gpu:{socket.gethostname()}"
-
-
-def offer_slots() -> None:
-    """Set this host's concurrency limit to its number of GPUs; no limit without GPUs."""
-    import torch
-    from prefect.client.orchestration import get_client
-
-    if gpus := torch.cuda.device_count():
-        with get_client(sync_client=True) as client:
-            client.upsert_global_concurrency_limit_by_name(slot_name(), gpus)
+_gpu = threading.Lock()
 
 
 def torch_device(setting: str) -> "torch.device":
@@ -42,15 +26,9 @@ def torch_device(setting: str) -> "torch.device":
 
 @contextmanager
 def gpu_slot(device: "str | torch.device") -> Iterator[None]:
-    """Hold one of this host's slots while the block runs, if the device is a GPU and the caller is a Prefect task."""
+    """Have the GPU alone while the block runs, if the device is one; a task without need of it never waits."""
     if not str(device).startswith("cuda"):
         yield
         return
-    from prefect.concurrency.sync import concurrency
-    from prefect.context import TaskRunContext
-
-    if TaskRunContext.get() is None:
-        yield
-        return
-    with concurrency(slot_name(), occupy=1, lease_duration=LEASE_SECONDS):
+    with _gpu:
         yield

@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict
 
@@ -13,10 +12,6 @@ from fineweb_mask.models.settings.quality import EduScorerSettings
 from fineweb_mask.models.urls import HUB
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.workspace.references import digest, file_digest
-
-if TYPE_CHECKING:
-    from huggingface_hub import HfUri
-
 
 NEEDED = ["*.json", "*.txt", "*.model", "*.safetensors"]
 """Files of a model that are downloaded: no pickles and no code."""
@@ -85,9 +80,19 @@ def model_file(model: str, setting: str) -> Path:
         if not Path(model).is_file():
             raise ModelNotFoundError(f"{setting}: {model!r} does not exist: check its spelling")
         return Path(model).absolute()
-    from huggingface_hub import hf_hub_download
+    from huggingface_hub import hf_hub_download, parse_hf_uri
+    from huggingface_hub.errors import HfUriError
 
-    place = _parse_address(model, setting)
+    place, reason = None, "it names no file in a repository."
+    try:
+        place = parse_hf_uri(model)
+    except HfUriError as error:
+        reason = str(error)
+    if place is None or not place.path_in_repo or place.type not in {"model", "dataset", "space"}:
+        raise ModelNotFoundError(
+            f"{setting}: {model!r}: {reason} An address on the hub must be hf://owner/repository/file, or "
+            "hf://owner/repository@revision/file"
+        )
     arguments = f"{place.id} {place.path_in_repo}"
     arguments += f" --repo-type {place.type}" if place.type != "model" else ""
     arguments += f" --revision {place.revision}" if place.revision else ""
@@ -97,23 +102,6 @@ def model_file(model: str, setting: str) -> Path:
     if SHA256.fullmatch(blob.name) and blob.name != file_digest(path):
         raise ModelNotFoundError(f"{setting}: {blob} has not the checksum of the hub: delete it, and run again")
     return path
-
-
-def _parse_address(address: str, setting: str) -> "HfUri":
-    from huggingface_hub import parse_hf_uri
-    from huggingface_hub.errors import HfUriError
-
-    reason = "it names no file in a repository."
-    try:
-        parsed = parse_hf_uri(address)
-        if parsed.path_in_repo and parsed.type in {"model", "dataset", "space"}:
-            return parsed
-    except HfUriError as error:
-        reason = str(error)
-    raise ModelNotFoundError(
-        f"{setting}: {address!r}: {reason} An address on the hub must be hf://owner/repository/file, or "
-        "hf://owner/repository@revision/file"
-    )
 
 
 @contextmanager

@@ -1,8 +1,8 @@
-"""Find and load the models of the scorers, and compute scores with them, in several processes where these share a copy.
+"""Find and load the models of the scorers, and compute scores with them, fastText's in several processes.
 
-A process runs `python -m fineweb_mask.tasks.inference.scorers MODELS`. MODELS is a list of `QualityModel` in JSON; all
-are loaded once, and shared by the forks. A message is the place of one in the list, as a byte, and a serialised Arrow
-batch of texts; its answer is `+` and their scores as float32, or `!` and an error.
+A process runs `python -m fineweb_mask.tasks.inference.scorers MODEL`. MODEL is a `QualityModel` in JSON, which is
+loaded once and shared by the forks. A message is a serialised Arrow batch of texts; its answer is `+` and their scores
+as float32, or `!` and an error.
 """
 
 import sys
@@ -14,15 +14,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import BaseModel, ConfigDict
 
 from fineweb_mask.models.columns import label
 from fineweb_mask.models.errors import ModelError
-from fineweb_mask.models.quality.column import ColumnScorer, ColumnValueError, SidecarScorer
-from fineweb_mask.models.quality.fasttext.scorer import FastTextFormatError, check_fasttext_file
+from fineweb_mask.models.quality.column import ColumnValueError, NumberScorer
+from fineweb_mask.models.quality.fasttext import FastTextFormatError, check_fasttext_file
 from fineweb_mask.models.quality.registry import Scorer, load_scorer
 from fineweb_mask.models.settings.quality import (
-    ColumnScorerSettings,
+    FastTextScorerSettings,
+    NumberSettings,
     ScorerSettings,
     SidecarScorerSettings,
     TransformerSettings,
@@ -39,25 +40,15 @@ LOADED = 16  # models that stay loaded
 TRANSFORMER = ("config.json", "tokenizer.json", "*.safetensors")
 """Files of a transformer."""
 _loading = threading.Lock()
-FORKED_KINDS = frozenset({"fasttext"})
-"""Kinds of scorers that read texts, compute on one thread and survive a fork: they do not use a GPU."""
 
 ROWS_WORTH_PROCESSES = 20_000
 """With fewer rows, starting the workers takes about as long as they save."""
-
 FORKED_ROWS = 500
 """Most documents that a process scores at a time: they stay in its cache."""
-
 SHARE = 4
 """Parts, for each process, that the documents are scored in: none waits long for the last."""
-
 SCORES, ERROR = b"+", b"!"
 TEXTS = pa.schema([pa.field("text", pa.large_string())])
-
-ENDED = (
-    "a scoring process ended before it answered: if the machine is short of memory, give it fewer cores (`taskset`, "
-    "or those of a container), each of which holds the model"
-)
 
 
 class QualityModel(BaseModel):
@@ -75,9 +66,6 @@ class QualityModel(BaseModel):
         return digest([self.settings.model_dump(exclude=set(self.settings.NOT_IN_SCORE_KEY)), self.fingerprint])
 
 
-MODELS = TypeAdapter(list[QualityModel])
-
-
 def resolve_model(settings: ScorerSettings, place: int = 0) -> QualityModel:
     """Return the model that a scorer names by path or address on the hub, downloading it if necessary.
 
@@ -90,7 +78,7 @@ def resolve_model(settings: ScorerSettings, place: int = 0) -> QualityModel:
         hub.
     """
     setting = f"quality.scorers.{place}.model"
-    if isinstance(settings, ColumnScorerSettings | SidecarScorerSettings):
+    if isinstance(settings, NumberSettings):
         return QualityModel(settings=settings, path="", fingerprint="")
     if isinstance(settings, TransformerSettings):
         folder = model_folder(settings.model, setting, TRANSFORMER, "a transformers model")
@@ -106,18 +94,17 @@ def resolve_model(settings: ScorerSettings, place: int = 0) -> QualityModel:
 def load_models(workspace: Workspace, models: Sequence[QualityModel], processes: int = 1) -> dict[str, Scorer]:
     """Return the scorers by name, those of `load_sidecars` aside; each is loaded once per process.
 
-    With several `processes`, those of `FORKED_KINDS` score in so many.
+    With several `processes`, those of fastText score in so many.
     """
-    local = [model.model_copy(update={"path": str(workspace.local(model.path))}) for model in models]
-    forked = [model for model in local if processes > 1 and model.settings.kind in FORKED_KINDS]
-    with _loading:
-        return {
-            model.settings.name: ForkedScorer(forked, forked.index(model), processes)
-            if model in forked
-            else _load(model)
-            for model in local
-            if not isinstance(model.settings, SidecarScorerSettings)
-        }
+    found = dict[str, Scorer]()
+    for model in models:
+        local = model.model_copy(update={"path": str(workspace.local(model.path))})
+        if processes > 1 and isinstance(model.settings, FastTextScorerSettings):
+            found[model.settings.name] = ForkedScorer(local, processes)
+        elif not isinstance(model.settings, SidecarScorerSettings):
+            with _loading:
+                found[model.settings.name] = _load(local)
+    return found
 
 
 @lru_cache(maxsize=LOADED)
@@ -142,7 +129,7 @@ def load_sidecars(
     found, joined = dict[str, Scorer](), dict[str, Any]()
     for one in named:
         annotations, joined[one.name] = read_sidecar(sidecars[one.name], one, table, int(rows))
-        found[one.name] = SidecarScorer(one, annotations)
+        found[one.name] = NumberScorer(one, annotations)
     return found, {"sidecars": joined}
 
 
@@ -157,17 +144,17 @@ def columns_read(scorers: Iterable[Scorer], documents: pa.Schema, shard: str, *,
     BadShardError
         If the shard lacks another one.
     """
-    wanted, present = set[str](), set(documents.names)
+    present = set(documents.names)
+    wanted = present.intersection(() if by is None else (by,))
     for scorer in scorers:
-        may_lack = isinstance(scorer, ColumnScorer) and scorer.settings.missing is not None
-        wanted |= present.intersection(scorer.columns) if may_lack else set(scorer.columns)
-    if missing := sorted(wanted - present):
-        raise BadShardError(
-            f"{shard}: no column {missing[0]!r} to take a score from: add it to the source, set the scorer's column to "
-            "another, or set `missing` to the score of documents without one"
-        )
-    grouped_by = [by] if by is not None and by in documents.names and by not in wanted else []
-    return ["row", *sorted(wanted), *grouped_by]
+        lacking = sorted(set(scorer.columns) - present)
+        if lacking and not (isinstance(scorer, NumberScorer) and scorer.settings.missing is not None):
+            raise BadShardError(
+                f"{shard}: no column {lacking[0]!r} to take a score from: add it to the source, set the scorer's "
+                "column to another, or set `missing` to the score of documents without one"
+            )
+        wanted |= present.intersection(scorer.columns)
+    return ["row", *sorted(wanted)]
 
 
 def groups_of(documents: pa.RecordBatch | pa.Table, by: str) -> list[str]:
@@ -206,15 +193,12 @@ def useful_processes(rows: int) -> int:
 
 
 class ForkedScorer:
-    """Score texts with one of several models of `FORKED_KINDS`, in so many processes that have them all.
-
-    They are kept for the next file.
-    """
+    """Score texts with a fastText model in so many processes, which share it and are kept for the next file."""
 
     columns: tuple[str, ...] = ("text",)
 
-    def __init__(self, models: Sequence[QualityModel], place: int, processes: int) -> None:
-        self._models, self._place, self._processes = MODELS.dump_json(list(models)).decode(), bytes([place]), processes
+    def __init__(self, model: QualityModel, processes: int) -> None:
+        self._model, self._processes = model.model_dump_json(), processes
 
     def score(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the score of each text, (n,).
@@ -228,14 +212,17 @@ class ForkedScorer:
         StoppedError
             If a stop was requested.
         """
-        pool = running_workers(__name__, self._models, self._processes)
+        pool = running_workers(__name__, self._model, self._processes)
         rows = min(FORKED_ROWS, 1 + len(texts) // (SHARE * self._processes))
 
         def scored(start: int) -> NDArray[np.float32]:
             part = pa.record_batch([pa.array(texts[start : start + rows], pa.large_string())], schema=TEXTS)
-            answer = pool.ask(self._place + memoryview(part.serialize()))
+            answer = pool.ask(memoryview(part.serialize()))
             if not isinstance(answer, bytes):
-                raise WorkerProcessError(ENDED)
+                raise WorkerProcessError(
+                    "a scoring process ended before it answered: if the machine is short of memory, give it fewer "
+                    "cores (`taskset`, or those of a container), each of which holds the model"
+                )
             if answer[:1] != SCORES:
                 raise ModelError(answer[1:].decode())
             return np.frombuffer(answer[1:], np.float32)
@@ -243,25 +230,21 @@ class ForkedScorer:
         return np.concatenate([np.empty(0, np.float32), *pool.map(scored, range(0, len(texts), rows))])
 
 
-def _scoring(models: str) -> Callable[[bytes], bytes]:
-    """Return the function that answers texts with their scores; of a model that cannot be loaded, with the error."""
-    scorers = list[Scorer | bytes]()
-    for model in MODELS.validate_json(models):
-        try:
-            scorers.append(load_scorer(model.settings, model.path))
-        except Exception as error:  # noqa: BLE001 - the client raises it
-            scorers.append(_described(error))
+def _scoring(model: QualityModel) -> Callable[[bytes], bytes]:
+    """Return the function that answers texts with their scores, or with the error, also of loading the model."""
 
     def answer(message: bytes) -> bytes:
-        scorer = scorers[message[0]]
-        if isinstance(scorer, bytes):
-            return scorer
         try:
-            texts = pa.ipc.read_record_batch(memoryview(message)[1:], TEXTS)["text"].to_pylist()
-            return SCORES + scorer.score(texts).tobytes()
+            texts = pa.ipc.read_record_batch(memoryview(message), TEXTS)["text"].to_pylist()
+            return SCORES + loaded.score(texts).tobytes()
         except Exception as error:  # noqa: BLE001 - the client raises it
             return _described(error)
 
+    try:
+        loaded = load_scorer(model.settings, model.path)
+    except Exception as error:  # noqa: BLE001 - the client raises it
+        failed = _described(error)
+        return lambda _: failed
     return answer
 
 
@@ -270,4 +253,4 @@ def _described(error: Exception) -> bytes:
 
 
 if __name__ == "__main__":
-    serve(_scoring(sys.argv[1]))
+    serve(_scoring(QualityModel.model_validate_json(sys.argv[1])))

@@ -5,8 +5,10 @@ them for the only one of its kind: neither it nor what is too much like it is le
 selection a little and never helps it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
 
 import numpy as np
 import pyarrow as pa
@@ -17,15 +19,14 @@ from fineweb_mask.models.dedup.ngrams import MULTIPLIER
 from fineweb_mask.models.documents import content_hash
 from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
-from fineweb_mask.models.witness.effects import HeldOut
-from fineweb_mask.models.witness.overlap import sharing_documents
-from fineweb_mask.models.witness.tokens import PackedTokens, measured_starts, train_tokenizer
-from fineweb_mask.models.witness.witness import HeldOutTexts
+from fineweb_mask.models.settings import SourceSettings
+from fineweb_mask.models.witness.tokens import PackedTokens, sharing_documents, train_tokenizer
+from fineweb_mask.models.witness.witness import HeldOut
 from fineweb_mask.tasks.reporting.samples import SAMPLED_SHARDS, DocumentRef, documents_at, evenly_spaced, vectors_at
 from fineweb_mask.tasks.selection.inputs.shard_documents import read_columns, read_groups
-from fineweb_mask.tasks.source.discovery import SourceShard
+from fineweb_mask.tasks.source.discovery import SourceShard, find_files
+from fineweb_mask.tasks.source.reader import NoTextColumnError, ShardReader
 from fineweb_mask.tasks.storage.parquet import read_table
-from fineweb_mask.tasks.witness.texts import different_texts, host_of
 from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -36,12 +37,10 @@ MOST_HELD_OUT = 500
 """Documents of a held-out set."""
 HELD_OUT_SHARE = 0.05  # of the corpus, at most
 FEWEST_HELD_OUT = 20
-HELD_OUT_TOKENS = 512
+HELD_OUT_CHARACTERS = 2_000
 """Of a held-out document that are read, from its start: no long document decides a mean."""
 VOCABULARY = 8_192
 TOKENIZER_CHARACTERS = 1_000_000
-MANY_TOKENS, NO_TOKENS = 10_000, 1_000
-"""Of a held-out set: with fewer than the first only large differences are seen, with fewer than the second none."""
 SPARE = 1.5  # times the tokens of an arm that are drawn of the smallest selection
 POOL = "pool"
 """The held-out set from the corpus."""
@@ -55,10 +54,9 @@ class Corpus(NamedTuple):
     quality: NDArray[np.float32]  # (n,)
     places: list[DocumentRef]  # of the n
     groups: NDArray[Any]  # (n,) texts
-    held_out: dict[str, HeldOutTexts]
+    held_out: dict[str, HeldOut]
     vocabulary: int
     excluded: int  # documents that are too much like a held-out one
-    remarks: list[str]  # sentences on what limits the figures
 
 
 class _Documents(NamedTuple):
@@ -72,8 +70,8 @@ class _Documents(NamedTuple):
     groups: NDArray[Any]  # (n,) texts, of the column; empty without one
     selected: NDArray[np.bool_]  # (n, selections)
 
-    def take(self, places: NDArray[np.int64]) -> "_Documents":
-        """Return some of the documents."""
+    def take(self, places: NDArray[Any]) -> "_Documents":
+        """Return some of the documents, by their places or by a mask."""
         return _Documents._make(column[places] for column in self)
 
     @property
@@ -135,43 +133,35 @@ def read_corpus(
     held = documents.take(np.sort(order[:count]))
     rest = documents.take(np.sort(order[count : count + round(share * (len(order) - count))]))
     vectors, others = (unit_rows(vectors_at(workspace, shards, one.places)) for one in (rest, held))
-    candidates, remarks = len(rest.rows), []
-    rest = rest.take(np.flatnonzero(nearest_cosines(vectors, others) < threshold))
-    for name, theirs in of_targets.items():
-        ranks = _ranks(pa.chunked_array([pa.array(map(content_hash, theirs), pa.binary(16))]))
-        if common := int(np.isin(ranks, documents.ranks).sum()):
-            remarks.append(_in_the_corpus(name, common, len(theirs)))
-        rest = rest.take(np.flatnonzero(~np.isin(rest.ranks, ranks)))
-    if not len(rest.rows):
-        raise _all_alike()
+    candidates = len(rest.rows)
+    theirs = np.concatenate([np.empty(0, np.uint64), *(_ranks_of(texts) for texts in of_targets.values())])
+    rest = rest.take((nearest_cosines(vectors, others) < threshold) & ~np.isin(rest.ranks, theirs))
     texts = [one["text"] for one in documents_at(workspace, shards, rest.places, ["text"])]
-    held_pages = documents_at(workspace, shards, held.places, ["text", "url"])
-    hosts = [host_of(page["url"]) or f"document {place}" for place, page in enumerate(held_pages)]
     read = int(np.searchsorted(np.cumsum([len(text) for text in texts]), TOKENIZER_CHARACTERS)) + 1
     tokenizer = train_tokenizer(texts[:read], VOCABULARY)
     pool = PackedTokens.of(texts, tokenizer)
-    held_out = {POOL: _held_out([page["text"] for page in held_pages], hosts, tokenizer)}
-    held_out |= {
-        name: _held_out(theirs[:MOST_HELD_OUT], [str(place) for place in range(len(theirs[:MOST_HELD_OUT]))], tokenizer)
-        for name, theirs in of_targets.items()
-    }
-    sharing = np.zeros(len(rest.rows), dtype=bool)
-    for name, one in held_out.items():
-        sharing |= sharing_documents(pool, one.tokens)
-        remarks += _few_tokens(name, one.tokens)
-    kept = np.flatnonzero(~sharing)
+    pages = documents_at(workspace, shards, held.places, ["text", "url"])
+    hosts = [host_of(page["url"]) or f"document {place}" for place, page in enumerate(pages)]
+    held_out = {POOL: _held_out([page["text"] for page in pages], hosts, tokenizer)}
+    for name, of_target in of_targets.items():
+        held_out[name] = _held_out(of_target, [str(place) for place in range(len(of_target))], tokenizer)
+    sharing = [sharing_documents(pool, one.tokens) for one in held_out.values()]
+    kept = np.flatnonzero(~np.any(sharing, axis=0))
     if not len(kept):
-        raise _all_alike()
+        raise DataError(
+            "at least one document must be unlike the held-out ones: all are too much like them, by shared words or by "
+            "their vectors; use a larger corpus"
+        )
+    rest = rest.take(kept)
     return Corpus(
         pool=pool.take(kept),
-        selections={name: np.flatnonzero(rest.selected[kept, place]) for place, name in enumerate(selections)},
-        quality=rest.quality[kept],
-        places=rest.take(kept).places,
-        groups=rest.groups[kept],
+        selections={name: np.flatnonzero(rest.selected[:, place]) for place, name in enumerate(selections)},
+        quality=rest.quality,
+        places=rest.places,
+        groups=rest.groups,
         held_out=held_out,
         vocabulary=tokenizer.get_vocab_size(),
         excluded=candidates - len(kept),
-        remarks=remarks,
     )
 
 
@@ -214,49 +204,49 @@ def _ranks(hashes: pa.ChunkedArray) -> NDArray[np.uint64]:
     return np.frombuffer(content, dtype="<u8").reshape(-1, 2)[:, 0] * MULTIPLIER
 
 
-def _held_out(texts: Sequence[str], clusters: Sequence[str], tokenizer: "Tokenizer") -> HeldOutTexts:
-    tokens, sizes = measured_starts(texts, tokenizer, HELD_OUT_TOKENS)
-    of = np.unique(clusters, return_inverse=True)[1]
-    return HeldOutTexts(tokens, HeldOut(sizes, of if of.any() else np.arange(len(of))))  # of one host, pages vary
+def _ranks_of(texts: Iterable[str]) -> NDArray[np.uint64]:
+    return _ranks(pa.chunked_array([pa.array(map(content_hash, texts), pa.binary(16))]))
 
 
-def _different_texts(name: str, files: Sequence[SourceShard]) -> list[str]:
-    found = different_texts(files)
+def _held_out(texts: Sequence[str], clusters: Sequence[str], tokenizer: "Tokenizer") -> HeldOut:
+    read = [text[:HELD_OUT_CHARACTERS] for text in texts]
+    of, sizes = np.unique(clusters, return_inverse=True)[1], np.array([len(text.encode()) for text in read])
+    tokens = PackedTokens.of(read, tokenizer, end=False)
+    return HeldOut(tokens, sizes, of if of.any() else np.arange(len(of)))  # of one host, pages vary
+
+
+def host_of(url: str | None) -> str | None:
+    """Return the host of a page's address; None if it has none.
+
+    >>> host_of("https://example.org:80/page"), host_of(None), host_of("http://[")
+    ('example.org', None, None)
+    """
+    try:
+        return urlsplit(url or "").hostname
+    except ValueError:
+        return None
+
+
+def find_targets(targets: Iterable[str]) -> dict[str, list[SourceShard]]:
+    """Return the files of each FILE or NAME=FILE, by the file's name or NAME."""
+    named = [one if "=" in one.split("/")[0] else f"{Path(one).name.split('.')[0]}={one}" for one in targets]
+    return {name: find_files(path, f"target {name}") for name, _, path in (one.partition("=") for one in named)}
+
+
+def _different_texts(name: str, files: Iterable[SourceShard]) -> list[str]:
+    """Return texts of a target's files, from their column `text`, each once, in an order that depends on them alone."""
+    found = set[str]()
+    for file in files:
+        try:
+            reader = ShardReader(file, SourceSettings(path=file.url, extra_columns=[]))
+        except NoTextColumnError as error:
+            problem = "it has no column 'text': its texts must be in one of that name, rename the column"
+            raise NoTextColumnError(f"{file.relative}: {problem}") from error
+        for batch, _ in reader.batches():
+            found |= {text for text in batch["text"].to_pylist() if text and text.strip()}
     if len(found) < 2 * FEWEST_HELD_OUT:
         raise DataError(
             f"target {name}: it has {len(found)} different documents with text, at least {2 * FEWEST_HELD_OUT} are "
             "needed; add documents"
         )
-    return found
-
-
-def _in_the_corpus(name: str, common: int, documents: int) -> str:
-    most = " Most of this target can be selected as it is: the figures say what else a selection teaches."
-    return (
-        f"{common:,} of the {documents:,} documents of target {name} are in the corpus word for word. No model of this "
-        f"comparison reads them, so that it predicts text that it has not seen.{most if 2 * common > documents else ''}"
-    )
-
-
-def _few_tokens(name: str, held_out: PackedTokens) -> list[str]:
-    """Return what a small held-out set means."""
-    what = "The corpus" if name == POOL else f"Target {name}"
-    tokens, documents = len(held_out.ids), len(held_out.ends)
-    if tokens < NO_TOKENS:
-        raise DataError(
-            f"{what[0].lower()}{what[1:]}: the {documents:,} documents that are held out have {tokens:,} tokens, at "
-            f"least {NO_TOKENS:,} are needed to measure anything; add documents, or longer ones"
-        )
-    if tokens >= MANY_TOKENS:
-        return []
-    return [
-        f"{what} has only {documents:,} documents of {tokens:,} tokens to predict: intervals are wide, and small "
-        f"differences cannot be seen. {MANY_TOKENS:,} tokens or more make them narrower."
-    ]
-
-
-def _all_alike() -> DataError:
-    return DataError(
-        "at least one document must be unlike the held-out ones: all are too much like them, by shared words or by "
-        "their vectors; use a larger corpus"
-    )
+    return sorted(found, key=content_hash)[:MOST_HELD_OUT]

@@ -1,13 +1,11 @@
 """Measure what selections teach a language model of n-grams, as a stage whose figures pages and summaries show."""
 
-from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from pydantic import Field
 
 from fineweb_mask.models.errors import DataError
-from fineweb_mask.models.witness.effects import Effect
-from fineweb_mask.models.witness.witness import Witness, witness
+from fineweb_mask.models.witness.witness import witness
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.witness.documents import read_corpus
 from fineweb_mask.tasks.workspace.job import Dependencies, FolderJob, Stage, stage_task
@@ -22,7 +20,7 @@ MOST_TOKENS = 300_000
 class WitnessJob(FolderJob):
     """Train a model of n-grams on every selection and its controls, and judge them on held-out documents."""
 
-    stage: ClassVar[Stage] = Stage("witness", version=3, label="report", folders=("fitted/witness",))
+    stage: ClassVar[Stage] = Stage("witness", version=4, label="report", folders=("fitted/witness",), kept=True)
     page: str = REPORT  # that shows the figures
     shards: list[ShardFiles]
     selections: dict[str, list[StageFile]]  # by name, the masks of every shard
@@ -50,15 +48,9 @@ class WitnessJob(FolderJob):
 @stage_task
 def measure_teaching(job: WitnessJob) -> None:
     """Measure; `details` hold the figures, or `skipped` with the reason why there are none."""
+    limits: dict[str, Any] = {"threshold": job.threshold, "most_tokens": job.most_tokens}
     try:
-        corpus = read_corpus(
-            job.workspace,
-            job.shards,
-            job.selections,
-            job.targets,
-            threshold=job.threshold,
-            most_tokens=job.most_tokens,
-        )
+        corpus = read_corpus(job.workspace, job.shards, job.selections, job.targets, **limits)
         found = witness(
             corpus.pool,
             corpus.selections,
@@ -67,24 +59,9 @@ def measure_teaching(job: WitnessJob) -> None:
             quality=corpus.quality,
             most_tokens=job.most_tokens,
         )
+        details = {"rows": len(corpus.pool.ends), "excluded": corpus.excluded, **found}
     except DataError as error:
         if job.targets:
             raise
-        details: dict[str, Any] = {"rows": 0, "skipped": str(error)}
-    else:
-        details = {"rows": len(corpus.pool.ends), "excluded": corpus.excluded, **figures(found, corpus.remarks)}
+        details = {"rows": 0, "skipped": str(error)}
     write_manifest(job.manifest_path, job.key, [], details)
-
-
-def figures(found: Witness, remarks: Sequence[str]) -> dict[str, Any]:
-    """Return what was found as JSON values; `remarks` are sentences on what limits them."""
-
-    def effects(of: Mapping[str, Effect]) -> dict[str, Any]:
-        return {name: effect._asdict() | {"verdict": effect.verdict} for name, effect in of.items()}
-
-    sets = {
-        name: judged._asdict()
-        | {field: effects(getattr(judged, field)) for field in ("against_random", "against_lengths", "against_best")}
-        for name, judged in found.sets.items()
-    }
-    return found._asdict() | {"remarks": list(remarks), "sets": sets}

@@ -30,37 +30,27 @@ EXPLAINED = (
 
 def teaching_sentence(found: Mapping[str, Any]) -> str:
     """Return what a run's selection teaches, in one sentence, from what `measure_teaching` found of it."""
-    measured = found["sets"][POOL]
-    base = float(np.mean(measured["losses"][RANDOM]))
-    effect, lengths = measured["against_random"][SELECTION], measured["against_lengths"].get(SELECTION)
+    effects = found["sets"][POOL]["against"][SELECTION]
+    effect, lengths = effects[RANDOM], effects.get(found["lengths"].get(SELECTION))
     learned = "A language model that reads the selection predicts held-out documents"
     if effect["verdict"] == NO_DIFFERENCE:
-        said = (
-            f"{learned} as well as one that reads as many random tokens (a difference of "
-            f"{effect['visible'] / base:.1%} would have been seen)"
-        )
+        said = f"{learned} as well as one that reads as many random tokens ({_interval(effect)} better)"
     else:
-        said = f"{learned} {_by(effect, base)} than one that reads as many random tokens"
+        said = f"{learned} {_by(effect)} than one that reads as many random tokens"
     if lengths is None:
         return f"{said}. Its documents are as long as random ones."
     if lengths["verdict"] == NO_DIFFERENCE:
         return f"{said}; beside random documents of the same lengths no difference is seen."
-    return f"{said}, and {_by(lengths, base)} than random documents of the same lengths."
+    return f"{said}, and {_by(lengths)} than random documents of the same lengths."
 
 
 def gains(found: Mapping[str, Any], of_set: str) -> list[str]:
-    """Return how much better the best of some selections teaches than every other, in lines, with 95% intervals."""
-    measured, lines = found["sets"][of_set], []
-    base = float(np.mean(measured["losses"][RANDOM]))
-    [best] = measured["against_random"].keys() - measured["against_best"].keys()
-    controls = {RANDOM: measured["against_random"][best]}
-    if best in measured["against_lengths"]:
-        controls[found["lengths"][best]] = measured["against_lengths"][best]
-    for sign, others in ((-1, controls), (1, measured["against_best"])):
-        for name, one in others.items():
-            low, gain, high = sorted(sign * one[end] / base for end in ("low", "difference", "high"))
-            unseen = f": {NO_DIFFERENCE}" if one["verdict"] == NO_DIFFERENCE else ""
-            lines.append(f"{gain:+.1%} (95% interval {low:+.1%} to {high:+.1%}) {name}{unseen}")
+    """Return how much better the first of some selections teaches than every other, in lines, with 95% intervals."""
+    against = found["sets"][of_set]["against"]
+    lines = []
+    for name, one in against[next(iter(against))].items():
+        unseen = f": {NO_DIFFERENCE}" if one["verdict"] == NO_DIFFERENCE else ""
+        lines.append(f"{one['gain']:+.1%} (95% interval {_interval(one)}) {name}{unseen}")
     return lines
 
 
@@ -68,22 +58,24 @@ def teaching_findings(found: Mapping[str, Any]) -> list[Finding]:
     """Return what a page says first of its selection; nothing where nothing was measured."""
     if "skipped" in found:
         return []
-    verdict = found["sets"][POOL]["against_random"][SELECTION]["verdict"]
+    verdict = found["sets"][POOL]["against"][SELECTION][RANDOM]["verdict"]
     heading = {"better": GAINED, "worse": LOST}.get(verdict, DOUBT)
     return [Finding(teaching_sentence(found), TITLE, is_worry=verdict == "worse", heading=heading)]
 
 
-def _by(effect: Mapping[str, Any], base: float) -> str:
-    return f"{abs(effect['difference']) / base:.1%} {effect['verdict']}"
+def _by(effect: Mapping[str, Any]) -> str:
+    return f"{abs(effect['gain']):.1%} {effect['verdict']}"
 
 
-def teaching_column(found: Mapping[str, Any], of_set: str = POOL) -> dict[str, float | None]:
+def _interval(effect: Mapping[str, Any]) -> str:
+    return f"{effect['low']:+.1%} to {effect['high']:+.1%}"
+
+
+def teaching_column(found: Mapping[str, Any]) -> dict[str, float | None]:
     """Return by selection how much better documents are predicted than after random ones, as a share of the loss."""
     if "skipped" in found:
         return {}
-    measured = found["sets"][of_set]
-    base = float(np.mean(measured["losses"][RANDOM]))
-    return {RANDOM: 0.0} | {name: -one["difference"] / base for name, one in measured["against_random"].items()}
+    return {RANDOM: 0.0} | {name: one[RANDOM]["gain"] for name, one in found["sets"][POOL]["against"].items()}
 
 
 def teaching_section(found: Mapping[str, Any]) -> Section:
@@ -92,57 +84,46 @@ def teaching_section(found: Mapping[str, Any]) -> Section:
         return Section(TITLE, (f"Not measured: {found['skipped']}.",))
     figures, tables = [], []
     for of_set, measured in found["sets"].items():
-        base = float(np.mean(measured["losses"][RANDOM]))
+        effects = {name: one[RANDOM] for name, one in measured["against"].items()}
         note = f"{found['tokens']:,} tokens of each, n = {measured['documents']:,} documents"
-        gains = {name: -100 * one["difference"] / base for name, one in measured["against_random"].items()}
-        bars = [
-            charts.Bar(name, gain, f"{gain:+.1f}", 50 * (one["high"] - one["low"]) / base)
-            for (name, gain), one in zip(gains.items(), measured["against_random"].values(), strict=True)
-        ]
         title = "Held-out documents of the corpus" if of_set == POOL else f"Held-out documents of {of_set}"
-        visible = sorted((one["visible"] / base, name) for name, one in measured["against_random"].items())
-        seen = " to ".join(f"{share:.1%} ({name})" for share, name in dict.fromkeys([visible[0], visible[-1]]))
-        caption = (
-            "Right of 0: predicted better than after random documents. Lines: 95% intervals, which hold the choice of "
-            f"held-out documents, by host, and of the random ones. {note}. A difference of {seen} would have been seen."
-        )
-        if len(bars) > 1:
-            label = "predicted better than after random documents (%)"
-            chart = charts.bars(title, label, sorted(bars, key=lambda bar: -bar.value), note=note)
+        if len(effects) > 1:
+            bars = [
+                charts.Bar(name, 100 * one["gain"], f"{100 * one['gain']:+.1f}", 50 * (one["high"] - one["low"]))
+                for name, one in sorted(effects.items(), key=lambda pair: -pair[1]["gain"])
+            ]
+            chart = charts.bars(title, "predicted better than after random documents (%)", bars, note=note)
+            caption = (
+                "Right of 0: predicted better than after random documents. Lines: 95% intervals of all selections "
+                f"together, which hold the choice of held-out documents, by host, and of the random ones. {note}."
+            )
             name = f"teaching-{re.sub('[^a-z0-9]', '-', of_set.lower())}"
             figures.append(Figure(name, chart, f"{title}: {caption}", caption))
-        tables.append(_table(title, found, measured, base))
-    return Section(TITLE, [EXPLAINED[0], *found.get("remarks", ()), *EXPLAINED[1:]], figures, tables)
+        tables.append(_table(title, found, measured))
+    return Section(TITLE, EXPLAINED, figures, tables)
 
 
-def _table(title: str, found: Mapping[str, Any], measured: Mapping[str, Any], base: float) -> Table:
+def _table(title: str, found: Mapping[str, Any], measured: Mapping[str, Any]) -> Table:
     columns = [
         Column("selection"),
         Column("documents", "count"),
         Column("bits per byte", "bits"),
         Column("better than random", "share"),
-        Column("95% interval (%)"),
+        Column("95% interval"),
         Column("verdict"),
         Column("against random of its lengths"),
     ]
     rows: list[list[Any]] = []
-    for name, one in measured["against_random"].items():
-        lengths = measured["against_lengths"].get(name)
-        rows.append(
-            [
-                name,
-                round(found["documents"][name]),
-                float(np.mean(measured["losses"][name])),
-                -one["difference"] / base,
-                f"{-100 * one['high'] / base:+.1f} to {-100 * one['low'] / base:+.1f}",
-                one["verdict"],
-                "as long" if lengths is None else f"{-lengths['difference'] / base:+.1%}, {lengths['verdict']}",
-            ]
-        )
-    rows.append([RANDOM, round(found["documents"][RANDOM]), base, 0.0, "", "yardstick", ""])
-    rows.sort(key=lambda row: row[2])
+    for name, losses in measured["losses"].items():
+        row = [name, round(found["documents"][name]), float(np.mean(losses))]
+        if name == RANDOM:
+            rows.append([*row, 0.0, "", "yardstick", ""])
+        elif name in measured["against"]:
+            one, lengths = measured["against"][name], found["lengths"].get(name)
+            beside = "as long" if lengths is None else f"{one[lengths]['gain']:+.1%}, {one[lengths]['verdict']}"
+            rows.append([*row, one[RANDOM]["gain"], _interval(one[RANDOM]), one[RANDOM]["verdict"], beside])
     note = (
-        "Verdicts are by p values that are adjusted for all selections (Holm). Held-out documents that nothing "
-        f"predicts are left out ({measured['left_out']})."
+        "Intervals hold for all selections together (Bonferroni). Held-out documents that nothing predicts are left "
+        f"out ({measured['left_out']})."
     )
-    return Table(title, columns, rows, note=note, wide=True)
+    return Table(title, columns, sorted(rows, key=lambda row: row[2]), note=note, wide=True)

@@ -12,32 +12,34 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fineweb_mask.models.errors import FinewebMaskError
+from fineweb_mask.models.errors import DataError, FinewebMaskError
 from fineweb_mask.models.quality.combine import combine_scores, fit_statistics
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.runtime.threads import same_threads
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.selection import METRICS
-from fineweb_mask.models.witness.halves import Halves
+from fineweb_mask.models.witness.kneser_ney import KneserNey
+from fineweb_mask.models.witness.witness import check_tokens, witness
 from fineweb_mask.tasks.reporting.page import Column, Page, PageJob, Section, Table, Tile
 from fineweb_mask.tasks.reporting.samples import quality_at, vectors_at
 from fineweb_mask.tasks.selection.blocks import Block, select_block
 from fineweb_mask.tasks.selection.groups import select_groups, shares_of, sizes_of
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.witness.documents import POOL, read_corpus
-from fineweb_mask.tasks.witness.job import MOST_TOKENS, figures
+from fineweb_mask.tasks.witness.job import MOST_TOKENS
 from fineweb_mask.tasks.witness.section import gains, teaching_section
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import ShardFiles
 
-OWN = "the recipe's own settings"
+TUNED, OWN = "tuned", "the recipe's own settings"
+RANDOM_DRAWS = 4  # whose mean loss every selection's is a share of
 MOST_GROUPS = 12  # whose shares are searched: a quarter of their own to 4 times as much, before they add up to 1
 
 
 class TuneJob(PageJob):
     """Search the settings of a selection; half of the held-out documents decides, the other half shows the gain."""
 
-    stage: ClassVar[Stage] = Stage("tune", version=6, folders=("tune",))
+    stage: ClassVar[Stage] = Stage("tune", version=7, folders=("tune",))
     shards: list[ShardFiles]
     settings: PipelineSelectionSettings  # of the recipe
     weights: dict[str, tuple[str, float]]  # by key of the recipe, a score and its weight, of those that are summed
@@ -59,26 +61,24 @@ def tune(job: TuneJob) -> None:
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     search, study = Search(job), optuna.create_study(sampler=optuna.samplers.TPESampler(seed=job.settings.seed))
-    tried: list[tuple[float, dict[str, Any], str]] = [(search.halves.loss(search.select({})), {}, "")]
+    tried: list[tuple[float, dict[str, Any], str]] = [(search.loss({}), {}, "")]
     for _ in track("trials", range(1, job.trials), part=(0, 1)):
         trial, loss, failed = study.ask(), None, ""
         settings = search.suggested(trial.suggest_float)
         try:
-            loss = search.halves.loss(search.select(settings))
+            loss = search.loss(settings)
         except FinewebMaskError as error:
             failed = f"failed: {error}"
         study.tell(trial, loss, state=optuna.trial.TrialState.FAIL if failed else None)
         tried.append((np.inf if loss is None else loss, settings, failed))
     tried.sort(key=lambda one: one[0])
-    best = tried[0][1]
-    found = search.halves.gain({"tuned": search.select(best), OWN: search.select({})}, search.corpus.quality)
-    final, said = figures(found, search.corpus.remarks), [f"best of {len(tried)} trials: {shown(best)}"]
-    for name in search.halves.names:
+    best, final = tried[0][1], search.final(tried[0][1])
+    said = [f"best of {len(tried)} trials: {shown(best)}"]
+    for name in search.names:
         said.append(f"{name}: how much better documents that the search did not see are predicted than after")
         said += [f"  {line}" for line in gains(final, name)]
-    said += final["remarks"]
-    verdicts = {final["sets"][name]["against_best"][OWN]["verdict"] for name in search.halves.names}
-    if "worse" not in verdicts or "better" in verdicts:
+    verdicts = {final["sets"][name]["against"][TUNED][OWN]["verdict"] for name in search.names}
+    if "better" not in verdicts or "worse" in verdicts:
         said.append(f"keep {OWN}: nothing that was tried is told to be better")
     rows = [[shown(settings), None if failed else 1 - loss, failed] for loss, settings, failed in tried]
     details = {"rows": len(rows), "best": best, "trials": rows, "final": final, "said": said}
@@ -94,23 +94,29 @@ class Search:
     """The documents that trials select from, and the half of the held-out ones that judges them."""
 
     def __init__(self, job: TuneJob) -> None:
-        own = job.settings.model_copy(update={"solver": "mean_field", "budget_by": "tokens"})
+        self._own = own = job.settings.model_copy(update={"solver": "mean_field", "budget_by": "tokens"})
         options: dict[str, Any] = {"by": own.groups and own.groups.column, "threshold": own.alike}
         options |= {"most_tokens": MOST_TOKENS, "select_ratio": own.select_ratio}
         self.corpus = corpus = read_corpus(job.workspace, job.shards, {}, job.targets, **options)
         self._weights, at = job.weights if len(job.weights) > 1 else {}, (job.workspace, job.shards, corpus.places)
         self._vectors, self._lengths = vectors_at(*at), corpus.pool.lengths
         self._scores = {name: quality_at(*at, name) for name, _ in self._weights.values()}
-        self._own, self._shares = own, dict[str, float]()
+        self._shares = dict[str, float]()
         if own.groups is not None:
             sizes, shares = sizes_of(own, corpus.groups, self._lengths), own.groups.shares
             if isinstance(shares, Mapping):  # the sample may lack a group
                 self._own = self._with_shares({name: share for name, share in shares.items() if name in sizes})
             asked = {name: share.asked * sizes[name] for name, share in shares_of(self._own, sizes).items()}
             self._shares = {name: budget / sum(asked.values()) for name, budget in asked.items() if budget}
-        common: dict[str, Any] = {"vocabulary": corpus.vocabulary, "seed": own.seed}
-        common["tokens"] = min(MOST_TOKENS, int(0.95 * self._lengths[self.select({})].sum()))
-        self.halves = Halves(corpus.pool, corpus.held_out, [*job.targets] or [POOL], **common)
+        self._tokens = min(MOST_TOKENS, int(0.95 * self._lengths[self.select({})].sum()))
+        check_tokens(self._tokens, int(self._lengths.sum()), "the recipe's selection")
+        self.names = [*job.targets] or [POOL]  # of the sets that decide
+        orders = {name: np.random.default_rng(0).permutation(len(one.sizes)) for name, one in corpus.held_out.items()}
+        self.deciding = {name: corpus.held_out[name].take(np.sort(orders[name][::2])) for name in self.names}
+        in_order = dict.fromkeys([*self.names, *orders])  # what the search is for first
+        self.shown = {name: corpus.held_out[name].take(np.sort(orders[name][1::2])) for name in in_order}
+        seeds, n = range(own.seed, own.seed + RANDOM_DRAWS), len(self._lengths)
+        self._random = np.mean([self._losses(np.random.default_rng(one).permutation(n)) for one in seeds], axis=0)
 
     def _with_shares(self, shares: Mapping[str, float]) -> PipelineSelectionSettings:
         return self._own.model_copy(
@@ -143,6 +149,40 @@ class Search:
             return np.asarray(select_block(settings, block).indices, dtype=np.int64)
         found = [one for one in select_groups(settings, block, None) if one.selection is not None]
         return np.concatenate([one.block.rows[one.selection.indices] for one in found if one.selection is not None])
+
+    def loss(self, trial: Mapping[str, Any]) -> float:
+        """Return the loss of what a trial's selection teaches, as a share of random documents' loss, over the sets.
+
+        Raises
+        ------
+        DataError
+            If it has fewer tokens than all selections are read of.
+        """
+        documents = self.select(trial)
+        if (held := int(self._lengths[documents].sum())) < self._tokens:
+            raise DataError(
+                f"every selection must have {self._tokens:,} tokens, this one has {held:,}: a group has fewer than its "
+                "share, or copies are forbidden"
+            )
+        return float(np.mean(self._losses(np.random.default_rng(0).permutation(documents)) / self._random))
+
+    def _losses(self, documents: NDArray[np.integer]) -> NDArray[np.float64]:
+        """Return the loss on every set that decides, in bits per byte."""
+        read = self.corpus.pool.take(documents, self._tokens)
+        model = KneserNey(*read, vocabulary=self.corpus.vocabulary)
+        return np.array([one.bits(model).sum() / one.sizes.sum() for one in self.deciding.values()])
+
+    def final(self, best: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what the best trial's selection teaches of the documents that did not decide, beside the others."""
+        return witness(
+            self.corpus.pool,
+            {TUNED: self.select(best), OWN: self.select({})},
+            self.shown,
+            vocabulary=self.corpus.vocabulary,
+            quality=self.corpus.quality,
+            most_tokens=self._tokens,
+            seed=self._own.seed + 1,
+        )
 
 
 def shown(trial: Mapping[str, Any]) -> str:

@@ -25,6 +25,7 @@ FILES = {  # command: what it takes to be called, with what it reads in braces
     "train-quality --output": "--input {labels} --output",
 }
 FOLDERS = {
+    "export --output": "{workspace} --format parquet --output",
     "explore --export": "{workspace} --export",
     "run --workspace": "{recipe} --workspace",
     "run --set": "{recipe} --set materialize.output=",
@@ -33,13 +34,12 @@ FOLDERS = {
 }
 LOST = "is in the (workspace|dataset)|overlap|is not a workspace|is read, too"
 READ_ONLY = {  # places that are read, or changed as what they are, and settings that name no place
-    *(f"{name} workspace" for name in "explore why status gc push sql".split()),
+    *(f"{name} workspace" for name in "report explore why status gc push sql".split()),
     *(f"{name} recipe" for name in ("run", "compare", "tune")),
-    *(f"{name} --set" for name in ("compare", "tune", "train-quality")),
-    *(f"{name} --label-column" for name in ("compare", "train-quality")),
+    *(f"{name} --set" for name in ("compare", "tune")),
     *(f"select --{name}-column" for name in ("id", "quality", "feature", "token")),
     *(f"train-quality --{name}-column" for name in ("text", "score")),
-    *("verify dataset", "init source", "diff a", "diff b", "why documents", "push repository"),
+    *("verify dataset", "export dataset", "init source", "diff a", "diff b", "why documents", "push repository"),
     *(
         "select --input",
         "train-quality --input",
@@ -48,7 +48,7 @@ READ_ONLY = {  # places that are read, or changed as what they are, and settings
         "compare --variants",
         "gc --recipe",
     ),
-    "explore --against",
+    *("export --tokenizer", "explore --against"),
 }
 """The rest of the parameters that take a text or a path are of `OTHER`."""
 OTHER = re.compile(

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.long  # a server, a worker or a browser, or whole runs,
 ROOT = Path(__file__).resolve().parents[2]
 STAGES = ["ingest", "dedup", "fit", "score", "embed", "select", "materialize", "report"]
 PAGES = ["compare/compare", "tune/tune"]
-DEPLOYMENTS = {"curate/sample", "curate/fineweb", "train-quality/train-quality", "push/push", *PAGES}
+DEPLOYMENTS = {"curate/sample", "curate/fineweb", "push/push", *PAGES}
 
 
 def artifacts(service, flow_run) -> dict[str, dict[str, Any]]:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fineweb_mask.models.documents import DocumentFilter, conform
 from fineweb_mask.models.errors import ModelError, SettingsError
 from fineweb_mask.models.filters import CLASSES, FilterError, load_filters
-from fineweb_mask.models.quality.fasttext.training import train_in_new_process
+from fineweb_mask.models.quality.fasttext import train_in_new_process
 from fineweb_mask.models.settings import IngestSettings
 from fineweb_mask.models.settings.source import FilterSettings
 from fineweb_mask.tasks.processes.texts import text_filter

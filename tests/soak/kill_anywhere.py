@@ -47,7 +47,7 @@ VARIANTS = {
 PAGES: tuple[tuple[str, ...], ...] = (
     ("compare", RECIPE, "--lambs", "0,0.5,1"),
     ("compare", RECIPE, "--variants", "mean_field,random,greedy"),
-    ("train-quality",),
+    ("report",),
 )
 
 

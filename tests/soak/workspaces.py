@@ -23,7 +23,6 @@ ROOT = Path(__file__).resolve().parents[2]
 CLI = "fineweb_mask.flows.cli"
 RECIPE = "deployments/recipes/sample.yaml"
 RUN = ("run", RECIPE)
-LABELS = ROOT / "data_samples" / "labels.parquet"
 SHARDS = 8
 SETTINGS = ("embedding.static_dimensions=64", "report.sample=200", "selection.policy_gradient.n_epochs=20")
 COMPARED = ("documents", "duplicates", "scores", "embeddings", "masks", "fitted", "dataset")
@@ -60,8 +59,8 @@ class Soak:
     def command(self, workspace: Path, arguments: Sequence[str]) -> list[str]:
         """Return the arguments of the command in a workspace."""
         match arguments[0]:
-            case "train-quality":
-                return ["train-quality", f"--input={LABELS}", f"--output={workspace / 'model.bin'}", "--force"]
+            case "report":
+                return ["report", str(workspace)]
         settings = (f"source.path={self.corpus}", *SETTINGS)
         return [*arguments, "--workspace", str(workspace), *(f"--set={one}" for one in settings)]
 

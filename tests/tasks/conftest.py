@@ -26,9 +26,8 @@ from fineweb_mask.models.settings.quality import (
     LabelSettings,
     QualitySettings,
 )
-from fineweb_mask.tasks import embed, ingest, materialize, report, score, select
+from fineweb_mask.tasks import embed, fit, ingest, materialize, report, score, select
 from fineweb_mask.tasks.dedup.duplicates import dedup
-from fineweb_mask.tasks.fit import models as fit
 from fineweb_mask.tasks.inference.model_files import ModelFolder
 from fineweb_mask.tasks.inference.scorers import QualityModel
 from fineweb_mask.tasks.reporting.sections.timing import StageTime

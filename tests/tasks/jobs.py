@@ -10,7 +10,7 @@ from fineweb_mask.tasks.dedup.duplicates import DedupJob, Shard, no_duplicates
 from fineweb_mask.tasks.dedup.sketch import SketchJob
 from fineweb_mask.tasks.dedup.sketch import sketch as sketch_task
 from fineweb_mask.tasks.embed import EmbedJob
-from fineweb_mask.tasks.fit.models import FitClassifierJob, FitEncoderJob, FitStatisticsJob
+from fineweb_mask.tasks.fit import FitClassifierJob, FitEncoderJob, FitStatisticsJob
 from fineweb_mask.tasks.ingest import IngestJob
 from fineweb_mask.tasks.materialize import MaterializeJob, materialize
 from fineweb_mask.tasks.score import ScoreJob

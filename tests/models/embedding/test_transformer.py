@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from fineweb_mask.models.embedding.load import WholeModelEncoder
 from fineweb_mask.models.errors import ModelError
 from tests.models.embedding.saved import TEXTS, WORDS, load, reference, save_model
 
@@ -113,16 +112,12 @@ def test_tokens_read_are_those_of_the_settings_and_no_more_than_the_model_has_po
         load(roberta, max_tokens=65)
 
 
-def test_a_model_with_a_router_encodes_by_itself(plain, tmp_path):
+def test_a_model_with_a_router_is_refused(plain, tmp_path):
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Router
 
     model = SentenceTransformer(str(plain), device="cpu")
     routed = Router.for_query_document([model[0], model[1]], [model[0], model[1]])
-    folder = tmp_path / "routed"
-    SentenceTransformer(modules=[routed], device="cpu").save(str(folder), create_model_card=False)
-    encoder = load(folder)
-    assert isinstance(encoder, WholeModelEncoder)
-    np.testing.assert_allclose(encoder.encode(TEXTS).vectors, reference(plain, TEXTS), atol=2e-5)
-    assert encoder.encode([]).vectors.shape == (0, 32)
-    assert np.abs(np.diff(encoder.encode(["a [SEP] b", "a b"]).vectors, axis=0)).max() > 0.01
+    SentenceTransformer(modules=[routed], device="cpu").save(str(tmp_path / "routed"), create_model_card=False)
+    with pytest.raises(ModelError, match=r"must begin with a transformer of texts alone .*: name another, or save its"):
+        load(tmp_path / "routed")

@@ -5,16 +5,13 @@ import torch
 
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.forward import device
-from fineweb_mask.models.forward.device import check_device, choose_device, choose_devices, fast_dtype
+from fineweb_mask.models.forward.device import check_device, choose_device, fast_dtype
 
 
-def test_auto_is_every_gpu_or_the_processor(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    assert (choose_device("auto"), choose_devices("auto")) == ("cpu", ["cpu"])
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
-    assert choose_device("auto") == "cuda:0"
-    assert choose_devices("auto") == ["cuda:0", "cuda:1", "cuda:2"]
-    assert choose_devices("cuda:1") == ["cuda:1"]
+@pytest.mark.parametrize(("gpus", "auto"), [(0, "cpu"), (3, "cuda:0")])
+def test_auto_is_the_first_gpu_or_the_processor(monkeypatch, gpus, auto):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    assert [choose_device(name) for name in ("auto", "cuda:1", "cpu")] == [auto, "cuda:1", "cpu"]
 
 
 @pytest.mark.parametrize(("name", "gpus"), [("cuda", 0), ("cuda:1", 1)])

@@ -1,11 +1,11 @@
-"""A score from a column of the source."""
+"""A score from a column of the source, or from a sidecar."""
 
 from decimal import Decimal
 
 import numpy as np
 import pytest
 
-from fineweb_mask.models.quality.column import ColumnValueError, SidecarScorer
+from fineweb_mask.models.quality.column import ColumnValueError, NumberScorer
 from fineweb_mask.models.quality.registry import load_scorer
 from fineweb_mask.models.settings.quality import ColumnScorerSettings, SidecarScorerSettings
 
@@ -31,7 +31,7 @@ def test_a_value_that_is_no_number_is_an_error_that_names_the_column(value):
 
 @pytest.mark.parametrize("value", [None, float("nan"), 1e300])
 def test_a_missing_value_is_an_error_or_the_score_that_was_set(value):
-    says = r"'score' is null or not finite in 2 of 4 rows.*set `missing`"
+    says = r"the score 'edu' is null or not finite in 2 of 4 rows.*set `missing`"
     with pytest.raises(ColumnValueError, match=says) as caught:
         scorer().score([1.0, value, value, 2.0])
     assert caught.value.position == 1
@@ -53,11 +53,11 @@ def test_a_difference_is_of_two_columns_of_numbers():
 
 def test_a_document_has_the_annotation_of_its_row_or_the_missing_score():
     annotations = np.array([3.0, np.nan, 5.0, np.inf], dtype=np.float32)
-    strict = SidecarScorer(SidecarScorerSettings(path="{shard}.npy"), annotations)
+    strict = NumberScorer(SidecarScorerSettings(path="{shard}.npy"), annotations)
     assert strict.score([2, 0]).tolist() == [5.0, 3.0]
-    with pytest.raises(ColumnValueError, match="row 1 of the source file is null or not finite") as caught:
+    with pytest.raises(ColumnValueError, match="the score 'sidecar' is null or not finite") as caught:
         strict.score([0, 1])
     assert caught.value.position == 1
-    lenient = SidecarScorer(SidecarScorerSettings(path="{shard}.npy", missing=-1), annotations)
+    lenient = NumberScorer(SidecarScorerSettings(path="{shard}.npy", missing=-1), annotations)
     assert lenient.score([3, 1, 0]).tolist() == [-1.0, -1.0, 3.0]
     assert np.isinf(annotations[3])

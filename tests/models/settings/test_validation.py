@@ -6,15 +6,15 @@ import pytest
 
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings import PipelineSettings
-from fineweb_mask.models.settings.quality import TrainQualitySettings
 from fineweb_mask.models.settings.removed import REMOVED
 from fineweb_mask.models.settings.validation import validated
 
-OF_TRAINING = ("teacher", "training.autotune_seconds")
 IN_A_LIST = {
     "materialize.export.format": ("format",),
     "quality.scorers.buckets": ("buckets",),
     "quality.scorers.kind": ("kind",),
+    "quality.scorers.labels.label_column": ("labels",),
+    "quality.scorers.labels.positive": ("labels",),
     "quality.scorers.share": ("share",),
 }
 
@@ -25,11 +25,8 @@ def test_a_setting_that_is_gone_says_in_one_line_what_to_write_instead(entry):
     content: Any = value or "anything"
     for part in reversed(key.split(".")):
         content = [{part: content}] if part in IN_A_LIST.get(key, ()) else {part: content}
-    if entry in OF_TRAINING:
-        model, whole = TrainQualitySettings, {"labels": {"path": "labels.parquet"}}
-    else:
-        scorer = {"kind": "column", "column": "score"}
-        model, whole = PipelineSettings, {"workspace": "w", "source": {"path": "s"}, "quality": {"scorers": [scorer]}}
+    scorer = {"kind": "column", "column": "score"}
+    whole = {"workspace": "w", "source": {"path": "s"}, "quality": {"scorers": [scorer]}}
     with pytest.raises(SettingsError) as caught:
-        validated(model, whole | content)
+        validated(PipelineSettings, whole | content)
     assert REMOVED[entry] in [line.partition(": ")[2] for line in str(caught.value).splitlines()]

@@ -19,12 +19,12 @@ from fineweb_mask.tasks.comparison.variants import (
     read_variants,
     select_variant,
 )
-from fineweb_mask.tasks.fit.models import fit_targets
+from fineweb_mask.tasks.fit import fit_targets
 from fineweb_mask.tasks.selection.blocks import group_name, grouped
 from fineweb_mask.tasks.source.discovery import find_files
-from tests.tasks.fit.test_models import EXAMPLES, job_of
 from tests.tasks.jobs import ranges_jobs, variant_job
 from tests.tasks.stage_files import newest
+from tests.tasks.test_fit import EXAMPLES, job_of
 
 EPOCHS = {"policy_gradient": {"n_epochs": 5}}
 

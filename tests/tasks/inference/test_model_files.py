@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from fineweb_mask.models.quality.fasttext.scorer import CLASSIFIER, HEADER, MAGIC
+from fineweb_mask.models.quality.fasttext import CLASSIFIER, HEADER, MAGIC
 from fineweb_mask.models.settings.quality import FastTextScorerSettings
 from fineweb_mask.tasks.inference.model_files import ModelNotFoundError, model_file
 from fineweb_mask.tasks.inference.scorers import resolve_model

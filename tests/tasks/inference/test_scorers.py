@@ -11,7 +11,7 @@ from fineweb_mask.models.settings.quality import (
     FastTextScorerSettings,
     QualitySettings,
 )
-from fineweb_mask.tasks.fit import models as fit
+from fineweb_mask.tasks import fit
 from fineweb_mask.tasks.inference.model_files import ModelNotFoundError
 from fineweb_mask.tasks.inference.scorers import load_models, resolve_model
 from fineweb_mask.tasks.workspace.job import BadShardError

@@ -4,13 +4,17 @@ import re
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.models.errors import DataError
 from fineweb_mask.tasks.source.discovery import find_files
-from fineweb_mask.tasks.witness.documents import POOL, read_corpus
+from fineweb_mask.tasks.witness import documents
+from fineweb_mask.tasks.witness.documents import HELD_OUT_CHARACTERS, POOL, read_corpus
 from fineweb_mask.tasks.witness.job import measure_teaching
 from fineweb_mask.tasks.witness.section import TITLE, teaching_column, teaching_section, teaching_sentence
+from fineweb_mask.tasks.workspace.job import BadShardError
 from tests.tasks.jobs import witness_job
 from tests.tasks.witness.conftest import DOCUMENTS, words
 
@@ -35,7 +39,7 @@ def test_every_set_and_arm_has_its_figures(found):
     assert set(found.details["sets"]) == {POOL}
     for measured in found.details["sets"].values():
         assert measured["documents"] + measured["left_out"] == DOCUMENTS // 20
-        assert set(measured["against_random"]) == {"selection", "top_quality"}
+        assert set(measured["against"]) == {"selection", "top_quality"}
         assert len(measured["losses"]["random"]) == 8
     assert 0 < found.details["excluded"] < DOCUMENTS // 2
 
@@ -43,10 +47,10 @@ def test_every_set_and_arm_has_its_figures(found):
 def test_what_is_held_out_depends_on_the_text_and_not_on_the_selection(job, shards):
     masks = {"selection": [shard.masks for shard in shards[::-1]]}
     first, second = map(corpus_of, (job, job.model_copy(update={"shards": shards[::-1], "selections": masks})))
-    one, other = (corpus.held_out[POOL].sample.sizes for corpus in (first, second))
+    one, other = (corpus.held_out[POOL].sizes for corpus in (first, second))
     assert np.sort(one).tolist() == np.sort(other).tolist()
     assert len(first.pool.ends) == len(second.pool.ends)
-    clusters = first.held_out[POOL].sample.clusters
+    clusters = first.held_out[POOL].clusters
     assert 1 < len(np.unique(clusters)) < len(clusters)  # pages of one host are drawn by themselves
 
 
@@ -71,29 +75,44 @@ def target(tmp_path, make_parquet, make_document):
     return write
 
 
-def test_a_target_is_held_out_and_one_too_short_says_so(job, target):
-    corpus = corpus_of(job, targets=target([words(5_000 + seed) for seed in range(60)]))
-    assert len(corpus.held_out["theirs"].sample.sizes) == 60
-    [remark] = corpus.remarks[1:]
-    assert re.search(r"Target theirs has only 60 documents of [\d,]+ tokens to predict: intervals are wide", remark)
-    for texts, message in (
-        ([f"word {seed}" for seed in range(40)], r"the 40 documents .* at least 1,000 are needed"),
-        ([words(seed) for seed in range(39)], "it has 39 different documents with text, at least 40"),
-        ([None, "", "  "] * 20, "it has 0 different documents with text"),
-    ):
-        with pytest.raises(DataError, match=f"target theirs: {message}"):
+def test_a_target_is_held_out_its_beginnings_and_one_too_small_says_so(job, target):
+    long = "a long word " * 1_000
+    corpus = corpus_of(job, targets=target([*(words(5_000 + seed) for seed in range(59)), long, long]))
+    assert len(corpus.held_out["theirs"].sizes) == 60
+    assert corpus.held_out["theirs"].sizes.max() == HELD_OUT_CHARACTERS
+    for texts, number in (([words(seed) for seed in range(39)], 39), ([None, "", "  "] * 20, 0)):
+        with pytest.raises(DataError, match=f"target theirs: it has {number} different documents with text, at least"):
             corpus_of(job, targets=target(texts))
 
 
-@pytest.mark.parametrize(("own", "is_most"), [(10, False), (35, True)])
-def test_documents_of_a_target_that_the_corpus_has_are_counted_and_read_by_no_arm(job, target, own, is_most):
-    without = corpus_of(job)
+@pytest.mark.parametrize("own", [10, 35])
+def test_documents_of_a_target_that_the_corpus_has_are_read_by_no_arm(job, target, own):
     texts = [words(row) for row in range(20, DOCUMENTS)][::20][:own] + [words(5_000 + seed) for seed in range(60 - own)]
     corpus = corpus_of(job, targets=target([text.upper() for text in texts]))
-    [remark] = [one for one in corpus.remarks if "word for word" in one]
-    assert f"{own} of the 60 documents of target theirs are in the corpus word for word" in remark
-    assert ("Most of this target" in remark) == is_most
-    assert corpus.excluded >= without.excluded + 0.8 * own  # but for those that are held out or too much alike
+    assert corpus.excluded >= corpus_of(job).excluded + 0.8 * own  # but for those that are held out or too much alike
+
+
+def test_a_dataset_of_this_package_is_a_target_and_a_file_without_texts_says_what_it_must_have(job, built, tmp_path):
+    theirs = {"theirs": find_files(str(built.workspace.dataset), "target")}
+    with pytest.raises(DataError, match=r"it has \d+ different documents"):
+        corpus_of(job, targets=theirs)
+    pq.write_table(pa.table({"body": ["a text"]}), tmp_path / "books.parquet")
+    with pytest.raises(BadShardError, match=r"books\.parquet: it has no column 'text': .* rename the column"):
+        corpus_of(job, targets={"theirs": find_files(str(tmp_path), "target")})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("mine=data/books.parquet", ("mine", "data/books.parquet")),
+        ("data/year=2024/a.jsonl.gz", ("a", "data/year=2024/a.jsonl.gz")),
+        ("folder/", ("folder", "folder/")),
+    ],
+)
+def test_a_target_has_the_name_of_its_file_or_one_of_its_own(monkeypatch, text, expected):
+    monkeypatch.setattr(documents, "find_files", lambda path, _: [path])
+    name, path = expected
+    assert documents.find_targets([text]) == {name: [path]}
 
 
 def test_a_corpus_too_small_says_why_nothing_is_measured(built):
@@ -126,24 +145,19 @@ NONE = "no difference seen"
 @pytest.mark.parametrize(
     ("random", "lengths", "expected"),
     [
-        (("better", -0.038), ("better", -0.014), "1.9% better than one that .* random tokens, and 0.7% better than"),
-        (("worse", 0.1), (NONE, 0.001), "5.0% worse than one .* the same lengths no difference is seen"),
-        (
-            (NONE, 0.001),
-            None,
-            r"as well as .* \(a difference of 1\.0% would have been seen\)\. Its documents are as long",
-        ),
+        (("better", 0.019), ("better", 0.007), "1.9% better than one that .* random tokens, and 0.7% better than"),
+        (("worse", -0.05), (NONE, 0.001), "5.0% worse than one .* the same lengths no difference is seen"),
+        ((NONE, 0.001), None, r"as well as .* \(-0\.9% to \+1\.1% better\)\. Its documents are as long"),
     ],
 )
 def test_the_sentence_names_the_control(random, lengths, expected):
-    def effect(verdict, difference):
-        return {"verdict": verdict, "difference": difference, "visible": 0.02}
+    def effect(verdict, gain):
+        return {"verdict": verdict, "gain": gain, "low": gain - 0.01, "high": gain + 0.01}
 
-    measured = {
-        "losses": {"random": [1.99, 2.01]},
-        "against_random": {"selection": effect(*random)},
-        "against_lengths": {} if lengths is None else {"selection": effect(*lengths)},
-    }
-    sentence = teaching_sentence({"sets": {POOL: measured}})
+    against, control = {"random": effect(*random)}, "of its lengths"
+    if lengths is not None:
+        against[control] = effect(*lengths)
+    found = {"sets": {POOL: {"against": {"selection": against}}}, "lengths": {"selection": control} if lengths else {}}
+    sentence = teaching_sentence(found)
     assert re.search(expected, sentence)
     assert sentence.endswith(".")

@@ -66,7 +66,7 @@ def test_the_same_trials_twice_and_others_with_another_seed(job, found):
 
 def test_the_gain_is_of_the_half_that_decided_nothing_with_every_reference(job, found):
     final, search = found.details["final"]["sets"]["pool"], Search(job)
-    deciding, shown_half = (half["pool"] for half in (search.halves.deciding, search.halves.final))
+    deciding, shown_half = (half["pool"] for half in (search.deciding, search.shown))
     texts = [
         {tuple(one.tokens.take(np.array([row])).ids.tolist()) for row in range(len(one.tokens.ends))}
         for one in (deciding, shown_half)
@@ -74,8 +74,8 @@ def test_the_gain_is_of_the_half_that_decided_nothing_with_every_reference(job, 
     assert not texts[0] & texts[1]
     assert final["documents"] + final["left_out"] == len(shown_half.tokens.ends)
     assert abs(len(shown_half.tokens.ends) - len(deciding.tokens.ends)) <= 1
-    assert set(final["against_random"]) == {"tuned", OWN, "top_quality"}
-    assert set(final["against_best"]) == {OWN, "top_quality"}
+    assert set(final["against"]) == {"tuned", OWN, "top_quality"}
+    assert final["against"]["tuned"].keys() >= {"random", OWN, "top_quality"}
     said = "\n".join(found.details["said"])
     for reference in ("random", OWN, "top_quality"):
         assert re.search(rf"[+-][\d.]+% \(95% interval [+-][\d.]+% to [+-][\d.]+%\) {reference}", said)
@@ -85,8 +85,8 @@ def test_it_says_to_keep_the_recipe_unless_the_best_is_told_to_be_better(job, fo
     alone = tune(job.model_copy(update={"trials": 1, "force": True})).details
     assert alone["best"] == {}
     for details in (alone, found.details):
-        verdict = details["final"]["sets"]["pool"]["against_best"][OWN]["verdict"]
-        assert any(line.startswith("keep ") for line in details["said"]) == (verdict != "worse")
+        verdict = details["final"]["sets"]["pool"]["against"]["tuned"][OWN]["verdict"]
+        assert any(line.startswith("keep ") for line in details["said"]) == (verdict != "better")
         assert details is not alone or verdict == "no difference seen"
 
 
@@ -140,8 +140,8 @@ def test_a_target_decides_alone_and_its_hostile_name_is_text_on_the_page(job, ma
     attack = "<img src=x onerror=alert(1)> | `a` </script><script>alert(1)</script> [l](javascript:alert(1))"
     with_target = job.model_copy(update={"trials": 1, "targets": {attack: theirs}})
     search = Search(with_target)
-    assert search.halves.names == [attack]
-    assert len(search.halves.deciding[attack].sample.sizes) == 40
+    assert search.names == [attack]
+    assert len(search.deciding[attack].sizes) == 40
     tune(with_target)
     text = (job.folder / "index.html").read_text(encoding="utf-8")
     assert text.count("&lt;img src=x onerror=alert(1)&gt;") > 1

@@ -10,10 +10,10 @@ import pytest
 from fineweb_mask.models.quality.importance import NgramBuckets
 from fineweb_mask.models.selection.inputs import SelectorInputs
 from fineweb_mask.models.settings import PipelineSelectionSettings
-from fineweb_mask.tasks.fit.models import fit_targets
+from fineweb_mask.tasks.fit import fit_targets
 from fineweb_mask.tasks.selection.inputs.selector_inputs import read_inputs
 from fineweb_mask.tasks.workspace.stage_parquet import read_arrays
-from tests.tasks.fit.test_models import EXAMPLES, job_of
+from tests.tasks.test_fit import EXAMPLES, job_of
 
 
 @pytest.fixture

@@ -6,29 +6,28 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from fineweb_mask.models.errors import DataError, SettingsError
-from fineweb_mask.models.quality.fasttext.scorer import (
+from fineweb_mask.models.quality.fasttext import (
     HEADER,
+    OPTIONS,
     FastTextFormatError,
     FastTextScorer,
-    fasttext_lines,
+    fasttext_line,
     load_fasttext,
     train_fasttext,
+    train_in_new_process,
 )
-from fineweb_mask.models.quality.fasttext.training import train_in_new_process
 from fineweb_mask.models.quality.registry import load_scorer
-from fineweb_mask.models.settings.quality import FastTextScorerSettings, FastTextTrainingSettings
+from fineweb_mask.models.settings.quality import FastTextScorerSettings
 
 GOOD = [f"The theorem of number {n} is proved by careful reasoning about integers and proof." for n in range(20)]
 BAD = [f"Buy cheap pills now, click here: offer {n} of discount casino bonus." for n in range(20)]
-TRAINING = FastTextTrainingSettings(dimensions=8, buckets=1000, epochs=25)
 
 
-def train(texts, positive, settings=TRAINING, *, lowercase=False):
-    return train_fasttext(texts, positive, settings, lowercase=lowercase)
+def train(texts, positive, *, lowercase=False, **changed):
+    options = OPTIONS | {"dim": 8, "bucket": 1000, "epoch": 25} | changed
+    return train_fasttext(texts, positive, lowercase=lowercase, options=options)
 
 
 @pytest.fixture(scope="module")
@@ -131,8 +130,7 @@ def test_a_quantised_model_is_a_classifier_and_word_vectors_are_none(tmp_path):
 
 def test_equal_labels_and_seed_give_equal_bytes(tmp_path):
     def trained(seed):
-        chosen = FastTextTrainingSettings(dimensions=4, buckets=1, word_ngrams=1, epochs=25, seed=seed)
-        model = train([*GOOD, *BAD], [True] * 20 + [False] * 20, chosen)
+        model = train([*GOOD, *BAD], [True] * 20 + [False] * 20, dim=4, bucket=1, wordNgrams=1, seed=seed)
         assert np.abs(model.get_input_matrix()).max() < 100  # no left-overs of the allocator
         model.save_model(str(tmp_path / "model.bin"))
         return (tmp_path / "model.bin").read_bytes()
@@ -142,30 +140,26 @@ def test_equal_labels_and_seed_give_equal_bytes(tmp_path):
     assert trained(2) != first
 
 
-FASTTEXT_SPACE = re.compile(rb"[ \n\r\t\v\f\0]+")  # Dictionary::readWord
-PYTHON_SPACE = [chr(code) for code in range(0x4000) if chr(code).isspace()]
-PIECES = st.one_of(
-    st.text(max_size=8),
-    st.sampled_from([*PYTHON_SPACE, "</s>", "</S>", "</s", "/s>", "<", "\u0130", "\u03a3", "\u200b", "\u3001", "\0"]),
-    st.sampled_from(["__label__", "__LABEL__", "__label", "label__", "_", "]", "~"]),
+@pytest.mark.parametrize("space", [chr(code) for code in range(0x4000) if chr(code).isspace()])
+def test_a_line_is_split_where_python_splits(space):
+    line = fasttext_line(f"{space}a{space * 2}B", lowercase=True)
+    assert line.index(b"\n") == len(line) - 1
+    assert FASTTEXT_SPACE.split(line) == [b"", b"a", b"b", b""]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", ""),
+        ("a</s>b </S>", "a b </S>"),
+        ("__label__1 __label___label__a __label_", "1 a __label_"),
+        ("x__label__label__</s>\u200b\u3001", "x \u200b\u3001"),
+        ("\ud800 \u00e2\u0080 \u00c2", "? \u00e2\u0080 \u00c2"),
+    ],
 )
-TEXTS = st.lists(st.lists(PIECES, max_size=8).map("".join), max_size=6)
+def test_a_line_holds_none_of_fasttext_s_own_words(text, words):
+    assert fasttext_line(text, lowercase=False).split() == words.encode().split()
+    assert fasttext_line(text.upper(), lowercase=True) == fasttext_line(text.lower(), lowercase=False)
 
 
-def one_line(text, lowercase):
-    """Return a text as one line for fastText: the plain reference."""
-    return " ".join(re.sub("</s>|__label__(_?label__)*", " ", text.lower() if lowercase else text).split())
-
-
-@given(texts=TEXTS, lowercase=st.booleans())
-@example(texts=[f"a{space}b</s>c" for space in PYTHON_SPACE], lowercase=False)
-@example(texts=["__label___label__"], lowercase=False)
-@example(texts=["a<", "/s>b", "\u00e2", "", "c"], lowercase=False)  # pieces that texts beside them would complete
-@example(texts=["word\n" * 6_000, "\u2028" * 9_000 + "end</s>"], lowercase=False)
-def test_lines_hold_the_words_of_the_reference(texts, lowercase):
-    lines = fasttext_lines(texts, lowercase)
-    assert len(lines) == len(texts)
-    for text, line in zip(texts, lines, strict=True):
-        assert line.index(b"\n") == len(line) - 1
-        read, expected = (FASTTEXT_SPACE.split(one) for one in (line, one_line(text, lowercase).encode()))
-        assert [word for word in read if word] == [word for word in expected if word]
+FASTTEXT_SPACE = re.compile(rb"[ \n\r\t\v\f\0]+")  # Dictionary::readWord

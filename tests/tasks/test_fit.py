@@ -1,4 +1,4 @@
-"""What is fitted on the corpus: the same every time, kept while the corpus grows, restored as it was."""
+"""What is fitted on the corpus: the same every time, kept while the corpus grows."""
 
 import json
 import shutil
@@ -13,10 +13,9 @@ from fineweb_mask.models.quality.importance import NgramBuckets, log_ratios
 from fineweb_mask.models.settings import EmbeddingSettings
 from fineweb_mask.models.settings.quality import FastTextScorerSettings, QualitySettings, SidecarScorerSettings
 from fineweb_mask.models.settings.selectors.options import TargetSettings
-from fineweb_mask.tasks.fit import models as fit
-from fineweb_mask.tasks.fit.job import fitted_on_other_files
-from fineweb_mask.tasks.fit.models import FitTargetsJob, fit_targets
-from fineweb_mask.tasks.inference.encoder_pool import encoder_pool
+from fineweb_mask.tasks import fit
+from fineweb_mask.tasks.fit import FitTargetsJob, fit_targets, fitted_on_other_files
+from fineweb_mask.tasks.inference.encoder import loaded_encoder
 from fineweb_mask.tasks.inference.model_files import ModelFolder
 from fineweb_mask.tasks.inference.scorers import load_models, resolve_model
 from fineweb_mask.tasks.source.discovery import find_files
@@ -38,7 +37,7 @@ def test_the_classifier_is_the_same_bytes_every_time(tmp_path, scorer):
     first, second = map(fit.fit_classifier, jobs)
     written = contents(tmp_path / "a" / "fitted")
     assert written == contents(tmp_path / "b" / "fitted")
-    assert written.keys() == {jobs[0].manifest_path.name, jobs[0].model_path([], ".bin").name}
+    assert written.keys() == {jobs[0].manifest_path.name, jobs[0].model_path(".bin").name}
     assert first.fingerprint == second.fingerprint
     assert first.details["rows"] == 40
     assert 0 < first.details["positive"] < 40
@@ -74,7 +73,7 @@ def test_statistics_are_the_scores_mean_and_deviation(built):
     assert built.statistics.details["rows"] == len(texts)
     for limit in (1, 7, len(texts), 10**6):  # an even sample
         step = -(-len(texts) // min(limit, len(texts)))
-        assert list(job.sampled_texts(built.documents, limit)) == texts[::step]
+        assert list(job.sampled_texts(limit)) == texts[::step]
 
 
 def test_a_fit_is_reused_while_the_corpus_grows_until_it_is_forced(copied):
@@ -102,50 +101,19 @@ def test_a_fit_is_reused_while_the_corpus_grows_until_it_is_forced(copied):
 
 
 def test_a_fit_of_another_corpus_is_made_again(copied):
-    """By the names of its shards, or where those are the same, by their documents."""
+    """One of whose shards none is in the corpus as it was: by name, or by what its documents were made from."""
     workspace, documents = copied.workspace, copied.documents
     job = encoder_job(workspace, documents[:1], copied.recipe.embedding)
     remove_file(job.manifest_path)
     fit.fit_encoder(job)
-    first, second = documents[:2]
-    names = [first.name]
-
-    def copy(file, old, new, **changes):
-        path = file.path.replace(old, new)
-        shutil.copy(workspace.root / file.path, workspace.root / path)
-        return [file.model_copy(update={"path": path} | changes)]
-
     renamed = [file.model_copy(update={"name": f"other-{file.name}"}) for file in documents]
-    changed = copy(first, first.path.split(".")[-2], "f" * 16, fingerprint="f")  # by a setting
-    elsewhere = copy(second, second.name, first.name, name=first.name)  # another text under the same name
-    for corpus, replaced in ((documents, []), (changed, []), (renamed, names), (elsewhere, names)):
-        other = encoder_job(workspace, corpus, copied.recipe.embedding)
-        assert other.replaces == replaced
-        assert (other.current() is None) == bool(replaced)
+    changed = [documents[0].model_copy(update={"fingerprint": "f"}), *documents[1:]]
+    for corpus, is_kept in ((documents, True), (renamed, False), (changed, False), (documents[1:], False)):
+        assert (encoder_job(workspace, corpus, copied.recipe.embedding).current() is not None) == is_kept
     assert fitted_on_other_files(workspace, [file.name for file in documents]) == ""
-    assert not fit.fit_encoder(encoder_job(workspace, elsewhere, copied.recipe.embedding)).cached
-    assert encoder_job(workspace, documents[1:], copied.recipe.embedding).replaces == names
-    for path in workspace.fitted.glob("*.json"):
-        if not path.name.startswith("encoder"):
-            path.unlink()
+    assert not fit.fit_encoder(encoder_job(workspace, documents[1:], copied.recipe.embedding)).cached
     said = fitted_on_other_files(workspace, ["other"])
-    assert said.startswith(f"another corpus than before: what was fitted on {names[0]} is")
-
-
-def test_a_damaged_encoder_is_fitted_again_as_it_was(copied):
-    job = encoder_job(copied.workspace, copied.documents[:2], copied.recipe.embedding)
-    remove_file(job.manifest_path)
-    folder = copied.workspace.root / fit.fit_encoder(job).path
-    before = contents(copied.workspace.fitted)
-    weights = next(folder.rglob("*.safetensors"))
-    weights.write_bytes(weights.read_bytes()[:-1])
-    grown = encoder_job(copied.workspace, copied.documents, copied.recipe.embedding)
-    assert grown.current() is None
-    assert not fit.fit_encoder(grown).cached
-    assert contents(copied.workspace.fitted) == before
-    assert encoder_job(copied.workspace, copied.documents, copied.recipe.embedding).current() is not None
-    changed = [copied.documents[0].model_copy(update={"fingerprint": "changed"}), *copied.documents[1:]]
-    assert encoder_job(copied.workspace, changed, copied.recipe.embedding).fitting_documents() == changed
+    assert said.startswith("another corpus than before: what was fitted on ")
 
 
 def test_the_encoder_is_the_same_bytes_in_another_workspace_and_only_its_own_settings_refit_it(
@@ -241,10 +209,10 @@ def test_examples_are_embedded_as_documents_are_and_keep_their_tasks(copied, exa
     assert file.details["tasks"] == ["space", "sport"]
     assert arrays["tasks"].tolist() == [0, 0, 1]
     texts = [one["question"] for one in EXAMPLES if one["question"].strip()]
-    encoder = encoder_pool(copied.workspace, job.encoder, job.embedding).first
+    encoder = loaded_encoder(copied.workspace, job.encoder, job.embedding)
     np.testing.assert_allclose(arrays["vectors"], encoder.encode(texts).vectors, atol=1e-6)
     buckets = NgramBuckets()
-    corpus = buckets.counts(job.sampled_texts(copied.documents, 20_000))
+    corpus = buckets.counts(job.sampled_texts(20_000))
     np.testing.assert_array_equal(arrays["log_ratios"], log_ratios(buckets.counts(texts), corpus))
     assert fit_targets(job_of(copied, examples).model_copy(update={"documents": copied.documents[:1]})).cached
     pq.write_table(pa.Table.from_pylist(EXAMPLES[:2]), examples)

@@ -3,16 +3,19 @@
 Calls the C++ object `model.f` of the official package, because `predict` of its Python layer fails with numpy 2. Equal
 labels and an equal seed give an equal model.
 
-Whatever reads a text by fastText reads the line that `fasttext_lines` makes of it. fastText ends a line at a newline or
-at its end-of-line word, takes words with a prefix for labels, and splits words at ASCII white space only; Python splits
-at Unicode white space, too. All of these are overwritten with spaces in the UTF-8 bytes of all texts at once: no text
-changes its length in bytes, and fastText reads a run of spaces as one.
+Training is reproducible on one thread only, and on one thread fastText 0.9.3 initialises only the first tenth of its
+word vectors (`DenseMatrix::uniform`). The rest is uninitialised memory, sometimes NaN. It therefore trains in a process
+whose allocator zeroes memory, so that the rest is always zero.
 """
 
+import json
+import os
+import re
 import struct
+import subprocess
+import sys
 import tempfile
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,69 +23,46 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fineweb_mask.models.errors import DataError, ModelError, SettingsError
-from fineweb_mask.models.quality.fasttext.training import train_in_new_process
-from fineweb_mask.models.settings.quality import FastTextScorerSettings, FastTextTrainingSettings
+from fineweb_mask.models.settings.quality import FastTextScorerSettings
 
-NEWLINE, SPACE = 10, 32
 LABEL_PREFIX = b"__label__"
-SPECIAL = (b"</s>", LABEL_PREFIX)
-"""fastText stops at one, and leaves out words that begin with the other: a page could hide its text behind them."""
-SEPARATORS = tuple(  # where `str.split` splits and fastText does not: one array per length in UTF-8 bytes
-    np.array([int.from_bytes(chr(code).encode()) for code in codes], dtype=np.uint32)
-    for codes in (
-        range(0x1C, 0x20),
-        (0x85, 0xA0),
-        (0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000),
-    )
+CONTROL = bytes.maketrans(b"\n\x1c\x1d\x1e\x1f", b" " * 5)
+NO_WORD = re.compile(
+    rb"</s>|__label__(?:_?label__)*"
+    rb"|\xc2[\x85\xa0]|\xe1\x9a\x80|\xe2(?:\x80[\x80-\x8a\xa8\xa9\xaf]|\x81\x9f)|\xe3\x80\x80"
 )
-
-
-def fasttext_lines(texts: Sequence[str], lowercase: bool) -> list[bytes]:
-    """Return each of n texts as one UTF-8 line that ends with a newline, for `multilinePredict`.
-
-    `lowercase` converts as `str.lower` does. A lone surrogate is read as "?".
-    """
-    encoded = [(text.lower() if lowercase else text).encode("utf-8", "replace") for text in texts]
-    ends = np.cumsum([len(text) + 1 for text in encoded], dtype=np.int64)
-    data = np.frombuffer(bytearray(b"\n".join([*encoded, b""])), np.uint8)
-    data[data == NEWLINE] = SPACE
-    data[ends - 1] = NEWLINE
-    _overwrite_separators(data)
-    lines = data.tobytes()
-    return [lines[start:end] for start, end in pairwise([0, *ends.tolist()])]
-
-
-def _overwrite_separators(data: NDArray[np.uint8]) -> None:
-    """Replace special words and separators by spaces: all begin with 1C-1F, 3C-3F, 5C-5F, C0-C3 or E0-E3."""
-    masked = data & 0xDC
-    candidates = np.flatnonzero((masked == 0x1C) | (masked == 0x5C) | (masked == 0xC0))
-    first = data[candidates]
-    for word in SPECIAL:
-        found = candidates[first == word[0]]
-        for offset, byte in enumerate(word[1:], start=1):  # the newline at a line's end stops a match
-            found = found[data[found + offset] == byte]
-        _overwrite(data, found, len(word))
-    for separators, begins in zip(SEPARATORS, (first < 0x20, first == 0xC2, first >= 0xE0), strict=True):
-        found = candidates[begins]
-        length = (int(separators[0]).bit_length() + 7) // 8
-        code = np.zeros(len(found), np.uint32)
-        for offset in range(length):
-            code = code << 8 | data[found + offset]
-        nearest = separators[np.searchsorted(separators, code, side="right") - 1]
-        _overwrite(data, found[nearest == code], length)
-
-
-def _overwrite(data: NDArray[np.uint8], found: NDArray[np.intp], length: int) -> None:
-    for offset in range(length):
-        data[found + offset] = SPACE
-
-
+"""fastText stops at `</s>`, and leaves out words that begin with the other: a page could hide its text behind them. And
+the white space, in UTF-8, where `str.split` splits and fastText does not."""
+OPTIONS = {"epoch": 12, "lr": 0.5, "dim": 32, "wordNgrams": 2, "bucket": 200_000, "minCount": 2, "seed": 0}
+"""Of `fasttext.train_supervised`; they suit a few thousand labels."""
+TRAIN = """
+import fasttext, json, sys
+examples, model, options = sys.argv[1:]
+fasttext.train_supervised(examples, thread=1, verbose=0, **json.loads(options)).save_model(model)
+"""
+ZEROED_MEMORY = {"MALLOC_PERTURB_": "255"}  # glibc fills each block with the complement of this byte, 0
 HEADER = "<i32xi"  # of a file: the magic number, and after 32 bytes what the model is for
 MAGIC, CLASSIFIER = 793_712_314, 3
 
 
 class FastTextFormatError(ModelError):
     """The file is no fastText classifier, or a damaged one."""
+
+
+class FastTextTrainingError(ModelError):
+    """The training process failed."""
+
+
+def fasttext_line(text: str, lowercase: bool) -> bytes:
+    r"""Return a text as one UTF-8 line that ends with a newline, of the words where `str.split` splits.
+
+    Words that fastText takes for its own are left out, and a lone surrogate is read as "?".
+
+    >>> fasttext_line("One\u2028line</s> of\n__label__words", lowercase=True)
+    b'one line  of  words\n'
+    """
+    encoded = (text.lower() if lowercase else text).encode("utf-8", "replace")
+    return NO_WORD.sub(b" ", encoded.translate(CONTROL)) + b"\n"
 
 
 def check_fasttext_file(path: str) -> None:
@@ -127,10 +107,9 @@ def predict(
         If the model's numbers give no probabilities.
     """
     every_label, any_probability = -1, 0.0
+    lines = [fasttext_line(text, lowercase) for text in texts]
     try:
-        labels, probabilities = model.f.multilinePredict(
-            fasttext_lines(texts, lowercase), every_label, any_probability, "strict"
-        )
+        labels, probabilities = model.f.multilinePredict(lines, every_label, any_probability, "strict")
     except RuntimeError as error:  # fastText found a NaN
         raise FastTextFormatError(
             f"{path} is damaged: its numbers give no scores: {error} Copy or download it again"
@@ -163,15 +142,7 @@ class FastTextScorer:
             )
 
     def score(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return the probability of the positive label for each text, (n,); 0 if the model returns no label.
-
-        A lone surrogate is read as "?".
-
-        Raises
-        ------
-        FastTextFormatError
-            If the model's numbers give no scores.
-        """
+        """Return the probability of the positive label for each text, (n,); 0 if the model returns no label."""
         labels, probabilities = predict(self._model, texts, self._path, lowercase=self.settings.lowercase)
         positive = self.settings.positive_label
         scores = [
@@ -182,7 +153,7 @@ class FastTextScorer:
 
 
 def train_fasttext(
-    texts: Sequence[str], positive: Sequence[bool], settings: FastTextTrainingSettings, *, lowercase: bool
+    texts: Sequence[str], positive: Sequence[bool], *, lowercase: bool, options: Mapping[str, float] = OPTIONS
 ) -> Any:  # noqa: ANN401
     """Train a supervised fastText model on n texts, `positive` (n,) true for an example of good text.
 
@@ -199,20 +170,26 @@ def train_fasttext(
     if len(set(positive)) < 2:
         raise DataError("every label falls on the same side of the threshold: set labels.threshold between the scores")
     lines = [
-        LABEL_PREFIX + (b"1 " if is_positive else b"0 ") + line
-        for line, is_positive in zip(fasttext_lines(texts, lowercase), positive, strict=True)
+        LABEL_PREFIX + (b"1 " if is_positive else b"0 ") + fasttext_line(text, lowercase)
+        for text, is_positive in zip(texts, positive, strict=True)
     ]
     with tempfile.TemporaryDirectory() as folder:
         examples, model = Path(folder) / "examples.txt", str(Path(folder) / "model.bin")
         examples.write_bytes(b"".join(lines))
-        options = {
-            "epoch": settings.epochs,
-            "lr": settings.learning_rate,
-            "dim": settings.dimensions,
-            "wordNgrams": settings.word_ngrams,
-            "bucket": settings.buckets,
-            "minCount": 2,
-            "seed": settings.seed,
-        }
         train_in_new_process(str(examples), model, options)
         return load_fasttext(model)
+
+
+def train_in_new_process(examples: str, model: str, options: Mapping[str, float]) -> None:
+    """Train a supervised model on a file of examples in fastText's format, one per line, and write it to `model`.
+
+    `options` are arguments of `fasttext.train_supervised`. If the process fails, FastTextTrainingError ends with its
+    error output.
+    """
+    command = [sys.executable, "-c", TRAIN, examples, model, json.dumps(dict(options))]
+    finished = subprocess.run(  # noqa: S603 - this interpreter, the program above
+        command, env={**os.environ, **ZEROED_MEMORY}, capture_output=True, text=True, check=False
+    )
+    if finished.returncode != 0:
+        said = finished.stderr.strip()[-500:] or f"its process ended with {finished.returncode}"
+        raise FastTextTrainingError(f"fastText could not be trained: {said}; check the labels")

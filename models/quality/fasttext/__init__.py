@@ -1,1 +1,0 @@
-"""Train fastText classifiers and score texts with them."""

@@ -1,1 +1,0 @@
-"""Fit models on the corpus, which are kept while it grows."""
