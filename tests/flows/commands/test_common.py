@@ -82,7 +82,7 @@ def test_an_error_is_printed_once_in_a_line_and_of_a_bug_its_type(error, begun, 
 
 RUN = "run {recipe} --json"
 DIFF = "diff nowhere nowhere --json"
-TRAIN = "run {recipe} --json", "train-quality --input data_samples/labels.parquet --output {new}.bin --json"
+TRAIN = "train-quality --input data_samples/labels.parquet --output {new}.bin --json"
 WRONG = {  # arguments of a command, with what they add to it, and the message
     f"{RUN} --set": {
         "source.path=tests/flows": "source.path: no ",
