@@ -219,8 +219,8 @@ def _flow() -> "Flow[..., RunSummary | StoppedSummary]":
             If no shard can be read, or one cannot and `ingest.on_bad_shard` is `fail`.
         """
         settings = with_overrides(settings, overrides)
-        until, share = share_of(shards, None if until == "report" else until)
-        with start_run(settings, refit=refit, until=until, share=share, keep=share is None) as run:
+        last, share = share_of(shards, None if until == "report" else until)
+        with start_run(settings, refit=refit, until=last, share=share, keep=share is None) as run:
             try:
                 made = pipeline(run)
             except ReachedError as reached:

@@ -46,7 +46,7 @@ LAYERS = {
         {"reporting"},
         {"inference"},
         {"dataset"},
-        {"selection", "training_files"},
+        {"selection", "train_quality", "training_files"},
         {"witness"},
         {"comparison", "exclusion", "losses"},
         {"ingest", "dedup", "fit", "embed", "select", "materialize", "export", "explore"},

@@ -13,7 +13,7 @@ from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.exclusion import check_benchmarks
 from fineweb_mask.tasks.export import check_format
-from fineweb_mask.tasks.fit.job import fitted_on_other_files
+from fineweb_mask.tasks.fit import fitted_on_other_files
 from fineweb_mask.tasks.outputs import check_apart, check_output
 from fineweb_mask.tasks.source.columns import check_columns, check_texts, named_columns, settle
 from fineweb_mask.tasks.source.discovery import Source, SourceShard, find_files, find_source
