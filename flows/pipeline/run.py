@@ -101,7 +101,7 @@ class Run:
     share
         The shards that this run works on; those of others are as their runs left them. None: all.
     task_runs
-        Submits jobs to Prefect. None in a run that only looks.
+        Submits jobs to Prefect. None builds nothing: a job that is not done ends the run with `UnfinishedError`.
     ui
         Shows what the jobs do, and publishes it in the Prefect UI. None shows nothing.
     source
@@ -247,22 +247,23 @@ class Run:
         """Return the output of every job of a stage, None for a quarantined shard."""
         if not jobs:
             return []
-        if self.task_runs is None:
-            raise UnfinishedError
         outputs = [self.done(job) for job in jobs]
         current = [(job, file) for job, file in zip(jobs, outputs, strict=True) if file is not None]
         if self.ui is not None:
             self.ui.on_stage(jobs[0].stage.shown_as, len(jobs), len(current))
         for job, file in current:
             self._end(job, file)
-        self.task_runs.show_current(current)
         missing = [
             (place, job)
             for place, job in enumerate(jobs)
             if outputs[place] is None and not self._is_left_to_others(job)
         ]
-        for place, answer in self.task_runs.built(missing, at_once):
-            outputs[place] = self._result(jobs[place], answer)
+        if self.task_runs is not None:
+            self.task_runs.show_current(current)
+            for place, answer in self.task_runs.built(missing, at_once):
+                outputs[place] = self._result(jobs[place], answer)
+        elif missing:
+            raise UnfinishedError
         self.found[jobs[0].stage.shown_as] += zip(jobs, outputs, strict=True)
         return outputs
 

@@ -190,10 +190,6 @@ def test_the_report_is_a_command(workspace, server):
     after = page.read_text(encoding="utf-8")
     assert re.search(r'alt="Share selected of each file.path[.] ', after)
     assert "Measured on 300 of 1,892 eligible and 300 of 473 selected" in after
-    stages = json.loads(Path(summary["metrics"]).read_text(encoding="utf-8"))["stages"]
-    embed = next(stage for stage in stages if stage["stage"] == "embed")
-    assert (embed["files"], embed["cached"], embed["seconds"], embed["documents"]) == (4, 4, 0, 1892)
-    assert embed["built_seconds"] > 0  # from the record of the run that embedded them
     assert state(workspace) == DONE  # the settings given are kept
     wrong = {
         ("--by", "genre"): "no document has a column 'genre'",
