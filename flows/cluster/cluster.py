@@ -108,7 +108,7 @@ class RayCluster:
         StoppedError
             If the jobs were ended.
         """
-        what, done = f"{job.stage.name} {job.name}", Future[StageFile]()
+        what, text, done = f"{job.stage.name} {job.name}", as_text(job), Future[StageFile]()
         with self._lock:
             if self._is_closed:
                 raise StoppedError("stopped on request")
@@ -118,9 +118,9 @@ class RayCluster:
                     self.workers[self.worker_type.remote()] = 0
                 worker, _ = self.workers.most_common()[-1]  # the one that has least to do
                 self.workers[worker] += 1
-                ref = worker.work_on.remote(*as_text(job))
+                ref = worker.work_on.remote(*text)
             else:
-                ref = self._function.options(name=what).remote(*as_text(job))
+                ref = self._function.options(name=what).remote(*text)
             self._running[ref] = what, done, worker
         ref.future().add_done_callback(partial(self._end, ref))
         return done
