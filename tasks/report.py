@@ -33,7 +33,7 @@ from fineweb_mask.tasks.workspace.references import NO_FILE, ShardFiles, StageFi
 class ReportJob(PageJob):
     """Write the report of a dataset."""
 
-    stage: ClassVar[Stage] = Stage("report", version=13, folders=("reports",))
+    stage: ClassVar[Stage] = Stage("report", version=14, folders=("reports",))
     dataset: StageFile
     shards: list[ShardFiles]
     counts: Counts

@@ -26,7 +26,7 @@ from fineweb_mask.models.settings.quality import (
     LabelSettings,
     QualitySettings,
 )
-from fineweb_mask.models.settings.selectors.options import TargetSettings
+from fineweb_mask.models.settings.selection import TargetSettings
 from fineweb_mask.tasks.fit.job import FitJob
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.inference.model_files import ModelFolder

@@ -21,7 +21,7 @@ from fineweb_mask.models.settings.selection import METRICS
 from fineweb_mask.models.witness.halves import Halves
 from fineweb_mask.tasks.reporting.page import Column, Page, PageJob, Section, Table, Tile
 from fineweb_mask.tasks.reporting.samples import quality_at, vectors_at
-from fineweb_mask.tasks.selection.blocks import Block, select_block
+from fineweb_mask.tasks.selection.blocks import Block
 from fineweb_mask.tasks.selection.groups import select_groups, shares_of, sizes_of
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.witness.documents import POOL, read_corpus
@@ -37,7 +37,7 @@ MOST_GROUPS = 12  # whose shares are searched: a quarter of their own to 4 times
 class TuneJob(PageJob):
     """Search the settings of a selection; half of the held-out documents decides, the other half shows the gain."""
 
-    stage: ClassVar[Stage] = Stage("tune", version=6, folders=("tune",))
+    stage: ClassVar[Stage] = Stage("tune", version=7, folders=("tune",))
     shards: list[ShardFiles]
     settings: PipelineSelectionSettings  # of the recipe
     weights: dict[str, tuple[str, float]]  # by key of the recipe, a score and its weight, of those that are summed
@@ -138,10 +138,9 @@ class Search:
         names = {"lamb", "metrics"} & {key.rpartition(".")[2] for key in trial}
         settings = settings.model_copy(update={name: trial[f"selection.{name}"] for name in names})
         rows = np.arange(len(quality))
-        block = Block("tune", rows, self._vectors, quality, self._lengths, groups=self.corpus.groups)
-        if settings.groups is None:
-            return np.asarray(select_block(settings, block).indices, dtype=np.int64)
-        found = [one for one in select_groups(settings, block, None) if one.selection is not None]
+        groups = None if settings.groups is None else self.corpus.groups
+        block = Block("tune", rows, self._vectors, quality, self._lengths, groups=groups)
+        found = [one for one in select_groups(settings, block) if one.selection is not None]
         return np.concatenate([one.block.rows[one.selection.indices] for one in found if one.selection is not None])
 
 
