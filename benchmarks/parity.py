@@ -105,7 +105,7 @@ def compare(cells: list[Cell], old: Path, new: Path, vectors: Path) -> None:
     both = [cell for cell in cells if (old / cell.file).exists() and (new / cell.file).exists()]
     for cell, features, quality in corpora_of(both, vectors):
         block = BlockSolver(features, quality, cell.settings, device="cpu")
-        objective = block.objective(cell.lamb)
+        objective = block.objective
         found, seconds, gaps = [], [], []
         for folder in (old, new):
             with np.load(folder / cell.file) as held:

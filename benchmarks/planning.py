@@ -59,7 +59,6 @@ BLOCK = {
     "upper_bound": 0.6,
     "gap": 0.1,
     "terms": {"quality": 0.5, "diversity": 0.5},
-    "history": [[step, 0.5 + step / 1000] for step in range(40)],
 }
 
 

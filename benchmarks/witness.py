@@ -31,7 +31,6 @@ from fineweb_mask.models.analysis.vectors import nearest_cosines
 from fineweb_mask.models.selection.block import BlockSolver
 from fineweb_mask.models.selection.inputs import SelectorInputs
 from fineweb_mask.models.selection.selector import select
-from fineweb_mask.models.selection.solvers.problem import History
 from fineweb_mask.models.settings.selection import SelectionSettings
 from fineweb_mask.models.witness.kneser_ney import KneserNey
 from fineweb_mask.models.witness.tokens import PackedTokens, sharing_documents, train_tokenizer
@@ -195,8 +194,7 @@ def selections(half: Half, budget: float) -> dict[str, np.ndarray]:
             settings = SelectionSettings.model_validate(common | {"metrics": _weights(mix), "lamb": lamb})
             block = BlockSolver(half.features, half.quality, settings, device="cpu", tokens=tokens)
             block.lists = lists  # the same for every mix
-            solution = block.solve(block.objective(lamb), History())
-            found[f"{mix} {lamb:g}"] = solution.mask.nonzero()[:, 0].numpy()
+            found[f"{mix} {lamb:g}"] = block.solve().mask.nonzero()[:, 0].numpy()
     for name in SELECTORS:
         settings = SelectionSettings.model_validate(common | {"solver": name})
         also = SelectorInputs(scores={"quality": half.quality})

@@ -25,7 +25,7 @@ from fineweb_mask.models.runtime.progress import track, track_by_size
 from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.models.settings import STATIC, EmbeddingSettings, SourceSettings
 from fineweb_mask.models.settings.quality import FastTextScorerSettings, LabelSettings, QualitySettings
-from fineweb_mask.models.settings.selectors.options import TargetSettings
+from fineweb_mask.models.settings.selection import TargetSettings
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.inference.model_files import ModelFolder
 from fineweb_mask.tasks.inference.scorers import (

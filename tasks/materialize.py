@@ -144,7 +144,7 @@ def _provenance(job: MaterializeJob, parts: list[Manifest]) -> dict[str, Any]:
         "wiped": job.losses.details.get("wiped", []),
         "sources": [source for part in parts for source in part.details["sources"]],
         "recipe": recipe_recorded(job.recipe),
-        "blocks": [{name: value for name, value in block.items() if name != "history"} for block in job.blocks],
+        "blocks": job.blocks,
         "seed": job.recipe.selection.seed,
         **code_and_packages(),
     }

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fineweb_mask.models.runtime.threads import same_threads
-from fineweb_mask.tasks.selection.blocks import BlocksJob, Group, Masks, block_key, describe, select_block
+from fineweb_mask.tasks.selection.blocks import BlocksJob, Group, Masks, block_key
 from fineweb_mask.tasks.selection.groups import read_shares, select_groups
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
@@ -24,7 +24,7 @@ class SelectJob(BlocksJob):
 
     stage: ClassVar[Stage] = Stage(
         "select",
-        version=10,
+        version=11,
         folders=("masks",),
         documents=lambda file: (
             sum(block["documents"] for block in file.details["blocks"]),
@@ -59,18 +59,13 @@ def select(job: SelectJob) -> None:
     masks, described = Masks(group), list[dict[str, Any]]()
     if job.cells is not None:
         described += _enter_cells(job, job.cells, masks)
-    elif job.settings.groups is not None:
+    else:
+        groups = job.settings.groups
         shares = None if job.shares is None else read_shares(job.workspace, job.shares)
-        for block in group.blocks(job.settings.groups.column):
+        for block in group.blocks(groups.column if groups is not None else None):
             for found in select_groups(job.settings, block, shares):
                 masks.enter(found.block, found.selection)
-                more = {"group": found.group, "budget": found.budget}
-                described.append(describe(found.block, found.selection) | more)
-    else:
-        for block in group.blocks():
-            selection = select_block(job.settings, block)
-            masks.enter(block, selection)
-            described.append(describe(block, selection))
+                described.append(found.described())
     masks.write(described)
 
 

@@ -7,10 +7,10 @@ import typer
 from fineweb_mask.flows.commands import _common as common
 from fineweb_mask.flows.display.terminal import print_selections
 from fineweb_mask.flows.recipe import load_recipe
+from fineweb_mask.models.settings.selection import METRICS
 
 if TYPE_CHECKING:
     from fineweb_mask.flows.compare import CompareSummary
-    from fineweb_mask.models.settings import PipelineSettings
 
 NO_KNEE = "no knee: the trade-off is linear, so pick the value that suits your use"
 
@@ -60,11 +60,11 @@ def compare(
 
         found = flow(settings, asked, lambs, label_column, target)
     code = common.QUARANTINED if found.quarantined else 0
-    return common.Result(found, lambda: _tell(settings, found, lambs), code)
+    return common.Result(found, lambda: _tell(found, lambs), code)
 
 
-def _tell(settings: "PipelineSettings", found: "CompareSummary", lambs: str | None) -> None:
+def _tell(found: "CompareSummary", lambs: str | None) -> None:
     best = "" if found.recommended_lamb is None else f"{found.recommended_lamb:g}"
     note = f"the knee is at lamb {best}: --set selection.lamb={best}" if best else NO_KNEE if lambs else ""
-    rows, metrics, knee = found.selections.items(), settings.selection.shown_metrics, f"mean_field[lamb={best}]"
+    rows, metrics, knee = found.selections.items(), list(METRICS), f"mean_field[lamb={best}]"
     print_selections("selection", rows, metrics, found, best=knee, note=note)

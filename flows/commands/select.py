@@ -15,7 +15,7 @@ from fineweb_mask.models.settings.selection import METRICS
 if TYPE_CHECKING:
     from fineweb_mask.tasks.comparison.vector_file import FileSelection
 
-ALGORITHMS = dict(sorted((entry.paper_name or name, name) for name, entry in METRICS.items()))
+ALGORITHMS = dict(sorted((entry.paper_name, name) for name, entry in METRICS.items()))
 
 
 @verb
@@ -52,10 +52,7 @@ def select(
     prune: Annotated[float, typer.Option(help="policy_gradient: lowest-quality share left out.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Seed of every random draw.")] = 0,
     id_column: Annotated[str, typer.Option("--id-column", help="Column of ids.")] = "chunk_id",
-    quality_columns: Annotated[
-        list[str] | None,
-        typer.Option("--quality-column", help="Column of scores (repeatable).", show_default="quality_score"),
-    ] = None,
+    quality_column: Annotated[str, typer.Option("--quality-column", help="Column of scores.")] = "quality_score",
     feature_column: Annotated[str, typer.Option("--feature-column", help="Column of vectors.")] = "feature_arr",
     token_column: Annotated[
         str | None,
@@ -68,14 +65,11 @@ def select(
     Example: fineweb-mask select --input in.parquet --output out.parquet --solver mean_field --algorithm Pair_simi
     """
     from fineweb_mask.models.settings.selection import SelectionSettings
-    from fineweb_mask.tasks.comparison.vector_file import VectorColumns, check_vector_file, select_file
+    from fineweb_mask.tasks.comparison.vector_file import select_file
     from fineweb_mask.tasks.outputs import check_output
 
     if algorithm not in ALGORITHMS:
         raise SettingsError(f"--algorithm takes one of {', '.join(ALGORITHMS)}, received {algorithm!r}")
-    columns = VectorColumns(
-        id=id_column, quality=quality_columns or ["quality_score"], features=feature_column, tokens=token_column
-    )
     learning = {"n_epochs": n_epochs, "n_rollout": n_rollout, "partial": partial, "init": init, "prune": prune}
     given = {
         "solver": solver,
@@ -89,13 +83,21 @@ def select(
         "policy_gradient": learning | {"max_lr": max_lr, "min_lr": min_lr},
     }
     settings = validate(SelectionSettings, given)
-    check_vector_file(source, columns)
     check_output(output, "--output", [source], replaces=force)
     from fineweb_mask.models.forward.device import choose_device
 
     begin("interrupted; nothing was written")
     with step_progress("selecting", show=sys.stderr.isatty()):
-        result = select_file(source, output, columns, settings, device=choose_device(device))
+        result = select_file(
+            source,
+            output,
+            settings,
+            id_column=id_column,
+            quality_column=quality_column,
+            feature_column=feature_column,
+            token_column=token_column,
+            device=choose_device(device),
+        )
     return Result(result, lambda: _print(result))
 
 

@@ -1,7 +1,7 @@
 """Solve one block: its objective and scales, a solver's answer to them, and the proof of it."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pkgutil import resolve_name
 from typing import Any
@@ -17,12 +17,12 @@ from fineweb_mask.models.selection.inputs import (
     SelectionInputError,
     SelectorInputs,
     checked_budget,
+    checked_column,
     checked_features,
-    checked_quality,
     checked_tokens,
 )
 from fineweb_mask.models.selection.measures import relative_gap
-from fineweb_mask.models.selection.metrics.base import Metric, metric_class
+from fineweb_mask.models.selection.metrics.base import Linear, Metric, metric_class
 from fineweb_mask.models.selection.metrics.facility import list_length
 from fineweb_mask.models.selection.near_duplicates import without_near_duplicates
 from fineweb_mask.models.selection.neighbours import Neighbours, nearest
@@ -30,12 +30,12 @@ from fineweb_mask.models.selection.objective import Objective
 from fineweb_mask.models.selection.ranges import Ranges, Term
 from fineweb_mask.models.selection.solvers.mean_field import solve_mean_field
 from fineweb_mask.models.selection.solvers.policy_gradient import solve_policy_gradient
-from fineweb_mask.models.selection.solvers.problem import History, Problem, Solution
+from fineweb_mask.models.selection.solvers.problem import Problem, Solution
 from fineweb_mask.models.selection.solvers.prove import prove
 from fineweb_mask.models.settings.selection import BY_GAINS, SelectionSettings
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
 
-SHORT_LIST = 16  # neighbours of each document, without `facility`
+ALIKE = 16  # documents that are like each document, itself included, of which one moves in a round
 RANGE_ROUNDS = 24  # of swaps, for the best end of a metric's range
 
 
@@ -63,8 +63,6 @@ class Selection:
         `relative_gap` of objective, upper_bound and random_objective.
     random_objective
         J expected of a uniform random selection within the same budget.
-    history
-        (step, seconds since the start, best objective so far).
     """
 
     indices: NDArray[np.int64]
@@ -74,7 +72,6 @@ class Selection:
     upper_bound: float | None
     gap: float | None
     random_objective: float
-    history: list[tuple[int, float, float]]
 
     def __repr__(self) -> str:
         """Return what it is in a line, without its arrays."""
@@ -85,21 +82,21 @@ class Selection:
 
 
 class BlockSolver:
-    """Solve one block, several times with the same metrics, lists of neighbours and ranges."""
+    """Solve one block: its metrics, lists of neighbours and ranges are made once, when they are first read."""
 
     def __init__(
         self,
         features: Any,  # noqa: ANN401 - numpy or torch, (n, d)
-        quality: Any,  # noqa: ANN401 - numpy or torch, (n,) or (n, columns)
+        quality: Any,  # noqa: ANN401 - numpy or torch, (n,)
         settings: SelectionSettings,
         *,
         device: str | torch.device,
         tokens: Any = None,  # noqa: ANN401 - numpy or torch, (n,)
-        quality_weights: Sequence[float] | None = None,
+        also: SelectorInputs | None = None,
         own_metrics: Mapping[str, tuple[Metric, float]] | None = None,
         ranges: Ranges | None = None,
     ) -> None:
-        """Check the inputs of a selection, as `select` describes them; without ranges, they are found when first read.
+        """Check the inputs of a selection, as `select` describes them.
 
         Raises
         ------
@@ -107,24 +104,23 @@ class BlockSolver:
             If an input cannot be selected from.
         """
         device, own_metrics = torch.device(device), own_metrics or {}
-        self.settings, self.also = settings, SelectorInputs()
-        self.rows = checked_features(features, device)
-        self.quality = checked_quality(quality, self.rows.n, device, quality_weights)
+        self.settings, self.rows = settings, checked_features(features, device)
+        n = self.rows.n
+        self.quality = checked_column(quality, "quality", n, device)
+        self.also = (also or SelectorInputs()).checked(n, self.rows.d, device)
         self.tokens: Tensor | None = None
-        self._costs = torch.ones(self.rows.n, dtype=torch.int64, device=device)
+        self._costs = torch.ones(n, dtype=torch.int64, device=device)
         if settings.budget_by == "tokens":
-            self.tokens = self._costs = checked_tokens(tokens, self.rows.n, device)
+            self.tokens = self._costs = checked_tokens(tokens, n, device)
         elif tokens is not None:
-            self.tokens = checked_tokens(torch.as_tensor(tokens).clamp(min=1), self.rows.n, device)
+            self.tokens = checked_tokens(torch.as_tensor(tokens).clamp(min=1), n, device)
         self._limit = checked_budget(settings.budget, settings.select_ratio, int(self._costs.sum()), settings.budget_by)
         if self._limit < (shortest := int(self._costs.min())):
             raise SelectionInputError(
                 f"tokens: the budget of {self._limit} is below the shortest document's {shortest}: raise it"
             )
-        if taken := settings.metric_weights.keys() & own_metrics.keys():
-            raise SelectionInputError(
-                f"own_metrics {sorted(taken)} have the names of built-in metrics in use: rename them"
-            )
+        if taken := {"quality", *settings.metric_weights} & own_metrics.keys():
+            raise SelectionInputError(f"own_metrics {sorted(taken)} have the names of terms in use: rename them")
         self.own_metrics = {name: metric for name, (metric, _) in own_metrics.items()}
         for name, metric in self.own_metrics.items():
             if not isinstance(metric, Metric):
@@ -132,10 +128,8 @@ class BlockSolver:
                     f"own_metrics {name!r} must be of a subclass of fineweb_mask.Metric, received a "
                     f"{type(metric).__name__}"
                 )
-            if settings.solver == "mean_field" and not metric.offers("gradient"):
-                raise SelectionInputError(
-                    f"metric {name!r} has no gradient(inclusion): add one, or use solver 'policy_gradient'"
-                )
+            if settings.solver in BY_GAINS:  # before any work
+                metric.gradient(torch.full((n,), self._limit / int(self._costs.sum()), device=device))
         self.weights = settings.metric_weights | {name: weight for name, (_, weight) in own_metrics.items()}
         if ranges is not None:
             if ranges.metrics.keys() != self.weights.keys():
@@ -161,108 +155,86 @@ class BlockSolver:
         if "facility" in self.settings.metric_weights:
             return nearest(self.rows, list_length(Budget.of(self._costs, self._limit)))
         if "disf" in self.settings.metric_weights or self.settings.near_duplicates is not None:
-            return nearest(self.rows, SHORT_LIST)
+            return nearest(self.rows, ALIKE)
         return None
 
     @cached_property
     def metrics(self) -> Mapping[str, Metric]:
-        """The metrics that the settings name, and one's own."""
+        """The mean quality, the metrics that the settings name, and one's own."""
         built_in: dict[str, Metric] = {
-            name: metric_class(name).of(self.rows, self.budget, self.lists) for name in self.settings.metric_weights
+            name: metric_class(name)(self.rows, self.budget, self.lists) for name in self.settings.metric_weights
         }
-        return built_in | self.own_metrics
-
-    @cached_property
-    def none(self) -> Objective:
-        """The objective, before it has terms."""
-        return Objective(self.budget, self.quality)
+        return {"quality": Linear(self.quality * self.budget.shares), **built_in, **self.own_metrics}
 
     @cached_property
     def ranges(self) -> Ranges:
         """The scales of the terms, as `normalize` asks."""
-        none, budget = self.none, self.budget
-        quality = Term(float(self.quality.double() @ budget.costs.double() / budget.costs.sum()))
-        terms = {name: Term(metric.random_value(budget)) for name, metric in self.metrics.items()}
-        if self.settings.normalize == "none":
-            return Ranges(quality, terms)
-        if int(budget.costs[budget.allowed].sum()) <= budget.limit:  # one selection: what differs is rounding
-            terms = {name: Term.between(term.random, term.random) for name, term in terms.items()}
-            return Ranges(Term.between(quality.random, quality.random), terms)
-        best = float(none.mean_quality(budget.fill(self.quality)[None])[0])
+        budget, terms = self.budget, dict[str, Term]()
+        is_all = int(budget.costs[budget.allowed].sum()) <= budget.limit  # one selection: what differs is rounding
         for name, metric in track("ranges of metrics", list(self.metrics.items())):
-            alone = replace(none, metrics={name: metric}, weights={name: 1.0})
-            terms[name] = Term.between(terms[name].random, self._highest(alone))
-        return Ranges(Term.between(quality.random, best), terms)
+            random = highest = metric.random_value(budget)
+            if self.settings.normalize == "none":
+                terms[name] = Term(random)
+                continue
+            if name == "quality":
+                highest = float(metric.value(budget.fill(self.quality)[None])[0])
+            elif not is_all:
+                highest = self._highest(metric)
+            terms[name] = Term.between(random, random if is_all else highest)
+        return Ranges(terms.pop("quality"), terms)
 
-    def _highest(self, objective: Objective) -> float:
+    def _highest(self, metric: Metric) -> float:
         """Return the highest value that a short search finds."""
-        problem = self._problem(objective, History())
-        if all(metric.offers("gradient") for metric in objective.metrics.values()):
-            return objective.value_of(solve_mean_field(problem, rounds=RANGE_ROUNDS).mask)
-        return objective.value_of(solve_policy_gradient(problem).mask)
+        problem = self._problem(Objective(self.budget, {"": metric}, {"": 1.0}))
+        try:
+            found = solve_mean_field(problem, rounds=RANGE_ROUNDS)
+        except SelectionInputError:  # a metric of one's own without a gradient
+            found = solve_policy_gradient(problem)
+        return problem.objective.value_of(found.mask)
 
-    def objective(self, lamb: float) -> Objective:
-        """Weigh quality and metrics as `lamb` asks."""
-        quality, terms = self.ranges.quality, self.ranges.metrics
-        shares = {name: (1 - lamb) * self.weights[name] * term.factor for name, term in terms.items()}
-        linear_weight = lamb * quality.factor
-        constant = -linear_weight * quality.base - sum(shares[name] * term.base for name, term in terms.items())
-        return replace(self.none, metrics=self.metrics, linear_weight=linear_weight, weights=shares, constant=constant)
+    @cached_property
+    def objective(self) -> Objective:
+        """Quality and metrics, weighed as `lamb` asks."""
+        lamb, scales = self.settings.lamb, {"quality": self.ranges.quality, **self.ranges.metrics}
+        weights = {"quality": lamb} | {name: (1 - lamb) * weight for name, weight in self.weights.items()}
+        weights = {name: weights[name] * term.factor for name, term in scales.items()}
+        constant = -sum(weights[name] * term.base for name, term in scales.items())
+        return Objective(self.budget, self.metrics, weights, constant)
 
-    def solve(self, objective: Objective, history: History) -> Solution:
-        """Maximise an objective, or what the solver maximises instead."""
-        return solver_of(self.settings.solver)(self._problem(objective, history))
+    def solve(self) -> Solution:
+        """Maximise the objective, or what the solver maximises instead."""
+        return solver_of(self.settings.solver)(self._problem(self.objective))
 
-    def _problem(self, objective: Objective, history: History) -> Problem:
-        return Problem(
-            self.rows,
-            objective,
-            self.settings,
-            self.generator(),
-            history,
-            also=self.also,
-            tokens=self.tokens,
-            lists=self.lists,
-        )
-
-    def generator(self) -> torch.Generator:
-        """Return a newly seeded generator, so that a solver's draws do not depend on those that found the ranges.
+    def _problem(self, objective: Objective) -> Problem:
+        """Return the problem, with a generator of its own: a solver's draws do not depend on those before it.
 
         It draws on the CPU, so that a GPU starts from the same documents.
         """
-        return torch.Generator().manual_seed(self.settings.seed)
+        generator = torch.Generator().manual_seed(self.settings.seed)
+        near = None if self.lists is None else self.lists.nearest(ALIKE)
+        return Problem(self.rows, self.quality, objective, self.settings, generator, self.also, self.tokens, near)
 
-    def terms(self, mask: Tensor) -> dict[str, float]:
-        """Evaluate every term on a selection, (n,) bool."""
-        raw = {name: float(self.metrics[name].value(mask[None])[0]) for name in self.ranges.metrics}
-        raw = {"mean_quality": float(self.none.mean_quality(mask[None])[0]), **raw}
-        return self.ranges.terms(raw, self.weights)
-
-    def select(self, progress: Callable[[int, float, float], None] | None = None) -> Selection:
-        """Solve the block with the settings' `lamb`, and prove the solution."""
-        lamb, history = self.settings.lamb, History(progress)
-        return self.selection(lamb, self.solve(self.objective(lamb), history), history)
-
-    def selection(self, lamb: float, solution: Solution, history: History, effort: float = 1.0) -> Selection:
-        """Evaluate and prove a solution, with a share of the usual effort."""
-        if not solution.mask.any():
+    def selection(self, solution: Solution) -> Selection:
+        """Evaluate and prove a solution."""
+        mask, lamb, ranges = solution.mask, self.settings.lamb, self.ranges
+        if not mask.any():
             raise SelectionInputError(
                 f"solver {self.settings.solver} selected nothing: no document it may take fits the budget: raise it"
             )
-        objective, random_objective = self.objective(lamb), self.ranges.random_objective(lamb, self.weights)
-        reached = objective.value_of(solution.mask)
+        raw = {name: float(metric.value(mask[None])[0]) for name, metric in self.metrics.items()}
+        raw = {"mean_quality": raw.pop("quality"), **raw}
+        reached, random_objective = self.objective.value_of(mask), ranges.random_objective(lamb, self.weights)
         bound = None
         if self.settings.solver in BY_GAINS:  # close enough to the optimum for a useful bound
-            bound = prove(objective, solution.mask, random_objective, effort)
+            bound = prove(self.objective, mask, random_objective)
         return Selection(
-            indices=solution.mask.nonzero()[:, 0].cpu().numpy(),
+            indices=mask.nonzero()[:, 0].cpu().numpy(),
             inclusion=solution.inclusion.float().cpu().numpy(),
             objective=reached,
-            terms=self.terms(solution.mask),
+            terms=ranges.terms(raw, self.weights),
             upper_bound=bound,
             gap=relative_gap(reached, bound, random_objective),
             random_objective=random_objective,
-            history=history.entries,
         )
 
 

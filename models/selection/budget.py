@@ -56,6 +56,11 @@ class Budget:
         return self.limit / float(self.costs.double().mean())
 
     @cached_property
+    def even(self) -> Tensor:
+        """The same probability for every allowed document, (n,) float32."""
+        return self.probabilities(torch.zeros(self.n, device=self.costs.device), 1.0)
+
+    @cached_property
     def least(self) -> int:
         """What every full selection uses, at least.
 

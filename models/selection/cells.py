@@ -6,8 +6,7 @@ block, says what ties the cells together: how much of the budget each gives, and
 A cell is then a block of its own, that is selected as if the sample's answer were that of all other cells.
 docs/blocks.md has the derivation and what it costs.
 
-With n documents in all, n_c in a cell that gives a share s of all that is selected, and r the cell's rate of selection
-over that of the corpus, a cell maximises
+With r the cell's rate of selection over that of the corpus, and its share s of all that is selected, a cell maximises
 
     J_c = r lamb Q_c + (1 - lamb) (w_facility D_facility(cell) + sum over others of w (D* + (D - D*) r / s)),
 
@@ -30,14 +29,13 @@ from fineweb_mask.models.selection.budget import Budget
 from fineweb_mask.models.selection.inputs import checked_features
 from fineweb_mask.models.selection.k_means import fit_centres, nearest_centres
 from fineweb_mask.models.selection.metrics.base import Metric, metric_class
-from fineweb_mask.models.selection.metrics.moments import MomentMetric
 from fineweb_mask.models.selection.ranges import Ranges, Term
-from fineweb_mask.models.selection.shares import group_shares, whole
-from fineweb_mask.models.selection.solvers.problem import History
+from fineweb_mask.models.selection.shares import divided, whole
 from fineweb_mask.models.settings.selection import METRICS, SelectionSettings
 
 MOVES = 10  # of the centres
 SPLITS = 4  # times that cells which are too large are divided
+LEAST = 1e-9  # part of the sample's selection: a smaller one is none
 PRIOR = 10.0  # documents of the corpus's rate that are added to each cell's of the sample
 
 
@@ -113,24 +111,6 @@ class Plan:
     cells: NDArray[np.int32]
     standard: NDArray[np.float32]
 
-    def beside(self, name: str, block: BlockSolver, cell: int, share: float) -> tuple[MomentMetric, float]:
-        """Return a metric of a cell's documents beside the others' selection, and the metric's value for the sample.
-
-        `share` is what the cell gives of all that is selected.
-        """
-        device = block.rows.device
-        kind, standard = metric_class(name), torch.as_tensor(self.standard, device=device)
-        metric: MomentMetric = kind.of(block.rows, block.budget, standard=standard)
-        costs = torch.as_tensor(self.costs, device=device)
-        whole = Budget.of(costs, int(costs.sum()))
-        of_sample: MomentMetric = kind.of(checked_features(self.vectors, device), whole, standard=standard)
-        others = torch.as_tensor(self.cells != cell, device=device)
-        if share < 1 and bool(others.any()):
-            outside = of_sample.moment(others) * ((1 - share) / float(whole.shares[others].sum()))
-            metric = metric.beside(outside, 1 / share)
-        typical = metric.outer(of_sample.moment(torch.ones_like(others)).square().sum())
-        return metric, float(typical) + metric.whole_credit
-
 
 @same_threads()
 def plan_cells(
@@ -160,29 +140,16 @@ def plan_cells(
     rate = settings.select_ratio if settings.budget is None else min(1.0, settings.budget / max(1, total))
     solved = settings.model_copy(update={"select_ratio": rate, "budget": None})
     block = BlockSolver(vectors, quality, solved, device=device, tokens=tokens)
-    solution = block.solve(block.objective(settings.lamb), History())
-    chosen = solution.mask.cpu().numpy()
-    costs = tokens.astype(np.float64) if settings.budget_by == "tokens" else np.ones(len(cells))
+    chosen = block.solve().mask.cpu().numpy()
+    costs = tokens if settings.budget_by == "tokens" else np.ones(len(cells))
     inside, kept = (np.bincount(cells, weights=part, minlength=len(sizes)) for part in (costs, costs * chosen))
     prior = PRIOR * costs.mean()
-    wanted = {
-        str(cell): float(sizes[cell] * (kept[cell] + prior * rate) / (inside[cell] + prior))
-        for cell in sizes.nonzero()[0]
-    }
-    shares = group_shares(wanted, rate, dict(zip(map(str, range(len(sizes))), sizes.tolist(), strict=True)))
-    rates = np.array([shares[str(cell)].given if sizes[cell] else rate for cell in range(len(sizes))])
-    counts = whole(rates * sizes, round(float(rates @ sizes)))
-    rates = np.divide(counts, sizes, out=rates, where=sizes > 0)
-    return Plan(
-        rate,
-        float(rates @ sizes),
-        block.ranges,
-        rates,
-        vectors[chosen],
-        costs[chosen].astype(np.int64),
-        cells[chosen],
-        block.rows.standard().cpu().numpy(),
-    )
+    wanted = divided(rate * total, sizes * (kept + prior * rate) / (inside + prior), sizes)
+    counts = whole(wanted, round(float(wanted.sum())))
+    rates = np.divide(counts, sizes, out=np.full(len(sizes), rate), where=sizes > 0)
+    standard = block.rows.standard().cpu().numpy()
+    of_chosen = (vectors[chosen], costs[chosen].astype(np.int64), cells[chosen])
+    return Plan(rate, float(counts.sum()), block.ranges, rates, *of_chosen, standard)
 
 
 @same_threads()
@@ -203,18 +170,24 @@ def select_from_cell(
     """
     block = BlockSolver(vectors, quality, settings, device=device, tokens=tokens)
     assert settings.budget is not None  # noqa: S101 - see above
-    costs, metrics, terms = block.budget.costs.double(), dict[str, Metric](), dict[str, Term]()
-    relative, share = settings.budget / float(costs.sum()) / plan.rate, min(1.0, settings.budget / plan.total)
-    for name, term in plan.ranges.metrics.items():
-        base, factor = term.base, term.factor
-        if METRICS[name].is_local:
-            metrics[name] = metric_class(name).of(block.rows, block.budget, block.lists)
-        else:
-            metrics[name], typical = plan.beside(name, block, cell, share)
-            changed = relative / share
-            base, factor = typical + (base - typical) / changed, factor * changed
-        terms[name] = Term(metrics[name].random_value(block.budget), base, factor)
-    mean = float(block.quality.double() @ costs / costs.sum())
-    quality_of = replace(plan.ranges.quality, random=mean, factor=plan.ranges.quality.factor * relative)
-    block.metrics, block.ranges = metrics, Ranges(quality_of, terms)
-    return block.select()
+    budget, metrics, terms = block.budget, dict[str, Metric](), dict[str, Term]()
+    everyone, share = replace(budget, limit=round(plan.total)), min(1.0, settings.budget / plan.total)
+    relative = settings.budget / int(budget.costs.sum()) / plan.rate
+    chosen, others = checked_features(plan.vectors, device), torch.as_tensor(plan.cells != cell, device=device)
+    chosen_costs, standard = (torch.as_tensor(one, device=device) for one in (plan.costs, plan.standard))
+    for name, term in {"quality": plan.ranges.quality, **plan.ranges.metrics}.items():
+        metrics[name], base, factor = block.metrics[name], term.base, term.factor
+        if name in METRICS and not METRICS[name].is_local:
+            kind, typical_of = metric_class(name), Budget.of(chosen_costs, int(chosen_costs.sum()))
+            sample = kind(chosen, typical_of, standard=standard)
+            rest = sample.moment(others) * ((1 - share) / max(float(typical_of.shares[others].sum()), LEAST))
+            metrics[name] = beside = kind(block.rows, everyone, rest=rest, standard=standard)
+            typical, credit = float(sample.outer(sample.moment(torch.ones_like(others)).square().sum())), beside.credit
+            of_all, own = (float(credit.double().mean()) * size for size in (everyone.size, budget.size))
+            base = typical + own + (base - typical - of_all) * share / relative
+            factor *= relative / share
+        elif name == "quality":
+            factor *= relative
+        terms[name] = Term(metrics[name].random_value(budget), base, factor)
+    block.metrics, block.ranges = metrics, Ranges(terms.pop("quality"), terms)
+    return block.selection(block.solve())

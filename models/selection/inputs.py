@@ -1,7 +1,7 @@
 """Check the inputs of a selection before any work: errors name the column, the first bad row and the remedy."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -15,8 +15,8 @@ from fineweb_mask.models.selection.rows import Rows
 
 CHECK_ROWS = 16_384  # rows read at once
 UNIT = 1e-6  # a float32 row of a norm this close to 1 is not rescaled
-SMALLEST_NORM = 1e-30  # a float32 row below it has too few digits left to have a direction
-LARGEST_QUALITY = 1e30  # sums of it over a billion documents stay finite in float64, its square in float32
+SMALLEST_NORM = 1e-15  # squares of a shorter float32 row have too few digits left
+LARGEST = 1e30  # number of a document: sums over a billion documents stay finite in float64
 
 
 class SelectionInputError(DataError):
@@ -40,7 +40,6 @@ class SelectorInputs:
 
     scores: Mapping[str, Any] = field(default_factory=dict)  # (n,) each, by the scorer's name
     groups: Any = None  # (n,) labels
-    group_names: tuple[str, ...] = ()  # set by `checked`: the labels of the groups' numbers
     targets: Targets | None = None
     log_weights: Any = None  # (n,) log importance weights; minus infinity: selected last
 
@@ -54,42 +53,24 @@ class SelectorInputs:
         )
 
     def checked(self, n: int, d: int, device: torch.device) -> "SelectorInputs":
-        """Return them as tensors on a device, groups as numbers from 0.
+        """Return them as tensors on a device, groups as texts.
 
         Raises
         ------
         SelectionInputError
             If one has another length than the documents, or holds NaN.
         """
-        scores = {name: _checked_column(column, f"scores {name!r}", n, device) for name, column in self.scores.items()}
-        for name, column in scores.items():
-            _reject_first(~torch.isfinite(column), f"scores {name!r}", "is not finite", "score that document again")
-        groups, names = None, ()
-        if self.groups is not None:
-            labels = np.asarray(self.groups).astype(str)
-            if labels.shape != (n,):
-                raise SelectionInputError(
-                    f"groups must have one label per row of features ({n}), received shape {labels.shape}"
-                )
-            found, numbers = np.unique(labels, return_inverse=True)
-            groups, names = torch.from_numpy(numbers).to(device), tuple(found.tolist())
-        log_weights = None
-        if self.log_weights is not None:
-            log_weights = _checked_column(self.log_weights, "log_weights", n, device)
-            is_bad = log_weights == torch.inf
-            _reject_first(is_bad, "log_weights", "is infinite", "compute that document's value again")
+        scores = {name: checked_column(column, f"scores {name!r}", n, device) for name, column in self.scores.items()}
+        groups = None if self.groups is None else np.asarray(self.groups).astype(str)
+        if groups is not None and groups.shape != (n,):
+            raise SelectionInputError(
+                f"groups must have one label per row of features ({n}), received shape {groups.shape}"
+            )
+        log_weights = self.log_weights
+        if log_weights is not None:
+            log_weights = checked_column(log_weights, "log_weights", n, device, least=-torch.inf)
         targets = _checked_targets(self.targets, d, device)
-        return replace(self, scores=scores, groups=groups, group_names=names, targets=targets, log_weights=log_weights)
-
-
-def _checked_column(values: Any, name: str, n: int, device: torch.device) -> Tensor:  # noqa: ANN401
-    column = as_tensor(values, name, device).float()
-    if column.shape != (n,):
-        raise SelectionInputError(
-            f"{name} must have one value per row of features ({n}), received shape {tuple(column.shape)}"
-        )
-    _reject_first(torch.isnan(column), name, "is NaN", "compute that document's value again")
-    return column
+        return replace(self, scores=scores, groups=groups, targets=targets, log_weights=log_weights)
 
 
 def _checked_targets(targets: Targets | None, d: int, device: torch.device) -> Targets | None:
@@ -115,10 +96,11 @@ def as_tensor(
 ) -> Tensor:
     """Copy an array to the device if needed; float16 and float32 keep their dtype, all others become float32."""
     if not isinstance(values, torch.Tensor):
-        array = _stacked(np.asarray(values), column)
+        array = np.asarray(values)
         if array.dtype.kind not in "fiu":
             raise SelectionInputError(
-                f"{column} must hold numbers, received dtype {array.dtype}: convert the column to float32"
+                f"{column} must hold numbers, received dtype {array.dtype}: convert the column to float32, a column of "
+                "vectors by np.stack"
             )
         if array.dtype not in (np.float16, np.float32):
             with np.errstate(over="ignore"):  # an overflow becomes infinite and is reported later
@@ -133,24 +115,6 @@ def as_tensor(
     return tensor.detach().to(device)
 
 
-def _stacked(array: NDArray[Any], column: str) -> NDArray[Any]:
-    """Return a column of vectors, such as one of pandas or Arrow, as one array (n, d)."""
-    if array.shape == () and array.item() is None:
-        example = "; np.zeros(len(features)) selects by diversity alone" if column == "quality" else ""
-        raise SelectionInputError(f"{column} is None: give an array with a row for every document{example}")
-    if array.dtype != object or array.ndim != 1 or not len(array):
-        return array
-    shapes = [np.shape(row) for row in array]
-    for row, shape in enumerate(shapes):
-        if array[row] is None:
-            raise SelectionInputError(f"{column} row {row} is missing (None): compute it again, or drop that document")
-        if shape != shapes[0]:
-            raise SelectionInputError(
-                f"{column} row {row} has shape {shape}, row 0 has {shapes[0]}: every document needs one of equal length"
-            )
-    return np.stack(list(array))
-
-
 def checked_features(values: Any, device: torch.device) -> Rows:  # noqa: ANN401 - see as_tensor
     """Check features (n, d) and return them as unit rows; raise SelectionInputError for a bad shape or row."""
     stored = as_tensor(values, "features", device)
@@ -159,11 +123,12 @@ def checked_features(values: Any, device: torch.device) -> Rows:  # noqa: ANN401
             "features must have shape (documents, dimensions) with at least one of each, "
             f"received {tuple(stored.shape)}"
         )
-    norms = torch.cat([_norms(part) for part in torch.split(stored, CHECK_ROWS)])
+    parts = torch.split(stored, CHECK_ROWS)
+    norms = torch.cat([torch.linalg.vector_norm(part.float(), dim=1) for part in parts]).double()
     _reject_first(
         ~torch.isfinite(norms),
         "features",
-        "holds NaN or an infinite value",
+        "holds NaN, an infinite value or one beyond 1e18",
         "embed that document again or drop it (float16 overflows above 65504)",
     )
     _reject_first(
@@ -177,54 +142,31 @@ def checked_features(values: Any, device: torch.device) -> Rows:  # noqa: ANN401
     return Rows(stored, (1 / norms).float())
 
 
-def _norms(rows: Tensor) -> Tensor:
-    """Compute the norms of rows (b, d), by float32 squares where these are in range: (b,) float64."""
-    norms: Tensor = torch.linalg.vector_norm(rows.float(), dim=1).double()
-    fits = torch.isfinite(norms) & (norms > 1e-15)
-    if not bool(fits.all()):
-        norms[~fits] = torch.linalg.vector_norm(rows[~fits], dim=1, dtype=torch.float64)
-    return norms
-
-
-def checked_quality(
+def checked_column(
     values: Any,  # noqa: ANN401 - see as_tensor
+    name: str,
     n: int,
     device: torch.device,
-    weights: Sequence[float] | None = None,
+    *,
+    least: float = -LARGEST,
 ) -> Tensor:
-    """Check quality, (n,) or (n, columns), and combine its columns under their weights (None: all 1): (n,) float32.
+    """Check a number of each document, from `least` to `LARGEST`: (n,) float32.
 
-    Several columns are each standardised (mean 0, standard deviation 1; a constant column becomes 0) and summed under
-    their weights. One column is only multiplied by its weight. A wrong length, NaN, an infinite value or a wrong number
-    of weights raises SelectionInputError.
+    A wrong length, NaN or a value out of this range raises SelectionInputError.
     """
-    quality = as_tensor(values, "quality", device).float()
-    if quality.ndim not in {1, 2} or len(quality) != n or quality.numel() == 0:
+    column = as_tensor(values, name, device).float()
+    if column.shape != (n,):
         raise SelectionInputError(
-            f"quality must have one row per row of features ({n}), received shape {tuple(quality.shape)}: "
-            "score and embed the same documents"
+            f"{name} must have one value per row of features ({n}), received shape {tuple(column.shape)}: score and "
+            "embed the same documents"
         )
-    columns = quality[:, None] if quality.ndim == 1 else quality
-    bad = ~torch.isfinite(columns) | (columns.abs() > LARGEST_QUALITY)
     _reject_first(
-        bad.any(1),
-        "quality",
-        f"holds NaN, an infinite value or one beyond {LARGEST_QUALITY:g}",
+        ~((column >= least) & (column <= LARGEST)),
+        name,
+        f"holds NaN, an infinite value or one beyond {LARGEST:g}",
         "score that document again or drop it",
     )
-    factors = [1.0] * columns.shape[1] if weights is None else weights
-    if len(factors) != columns.shape[1]:
-        raise SelectionInputError(
-            f"quality has {columns.shape[1]} columns, but quality_weights has {len(factors)}: give one for each"
-        )
-    if not all(np.isfinite(factor) for factor in factors):
-        raise SelectionInputError(f"quality_weights must be finite, received {factors}")
-    columns = columns.double()
-    if columns.shape[1] > 1:
-        deviation = columns.std(0, correction=0)
-        varies = deviation > 1e-12 * columns.abs().amax(0)
-        columns = torch.where(varies, (columns - columns.mean(0)) / torch.where(varies, deviation, 1.0), 0.0)
-    return (columns @ torch.tensor(factors, dtype=torch.float64, device=device)).float()
+    return column
 
 
 def checked_tokens(values: Any, n: int, device: torch.device) -> Tensor:  # noqa: ANN401 - see as_tensor
@@ -233,18 +175,9 @@ def checked_tokens(values: Any, n: int, device: torch.device) -> Tensor:  # noqa
         raise SelectionInputError(
             "budget_by 'tokens' needs the token count of every document: pass tokens, or budget by documents"
         )
-    tokens = as_tensor(values, "tokens", torch.device("cpu")).double()
-    if tokens.shape != (n,):
-        raise SelectionInputError(
-            f"tokens must have one value per row of features ({n}), received shape {tuple(tokens.shape)}"
-        )
-    _reject_first(
-        ~torch.isfinite(tokens) | (tokens < 1),
-        "tokens",
-        "is not a count of at least 1",
-        "count that document's tokens again or drop it",
-    )
-    return tokens.round().long().to(device)
+    tokens = checked_column(values, "tokens", n, device)
+    _reject_first(tokens < 1, "tokens", "is not a count of at least 1", "count that document's tokens again or drop it")
+    return tokens.round().long()
 
 
 def checked_budget(budget: int | None, select_ratio: float, available: int, unit: str) -> int:

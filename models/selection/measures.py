@@ -37,7 +37,7 @@ def measured(
     import torch
 
     from fineweb_mask.models.selection.budget import Budget
-    from fineweb_mask.models.selection.inputs import checked_features, checked_quality
+    from fineweb_mask.models.selection.inputs import checked_column, checked_features
     from fineweb_mask.models.selection.metrics.base import metric_class
     from fineweb_mask.models.selection.neighbours import Neighbours, nearest
 
@@ -50,13 +50,13 @@ def measured(
     mask = torch.zeros(rows.n, dtype=torch.bool, device=place)
     mask[chosen] = True
     budget = Budget.of(costs, int(costs[chosen].sum()))
-    mean_quality = checked_quality(quality, rows.n, place)[chosen].double() @ budget.shares[chosen].double()
+    mean_quality = checked_column(quality, "quality", rows.n, place)[chosen].double() @ budget.shares[chosen].double()
     neighbours = nearest(rows.only(chosen), 2).similarity[1:]  # without the documents themselves
     everyone = torch.arange(rows.n, dtype=torch.int32, device=place)[None]
     lists = Neighbours(everyone, torch.ones_like(everyone, dtype=torch.float32))  # `facility` computes all others
     return {
         "mean_quality": float(mean_quality),
-        **{name: float(metric_class(name).of(rows, budget, lists).value(mask[None])[0]) for name in METRICS},
+        **{name: float(metric_class(name)(rows, budget, lists).value(mask[None])[0]) for name in METRICS},
         "near_duplicates": near_duplicate_rate(neighbours.flatten().cpu().numpy()) or 0.0,
     }
 
@@ -75,7 +75,10 @@ def relative_gap(objective: float, bound: float | None, random_objective: float)
     if bound is None:
         return None
     if objective - bound > ROUNDING * max(1.0, abs(objective), abs(bound)):
-        raise FalseBoundError(f"the objective {objective:.9g} exceeds its upper bound {bound:.9g}: please report it")
+        raise FalseBoundError(
+            f"the objective {objective:.9g} exceeds its upper bound {bound:.9g}, which a metric's tangent is too low "
+            "for: please report it"
+        )
     return max(bound - objective, 0.0) / (bound - random_objective) if bound > random_objective else 0.0
 
 

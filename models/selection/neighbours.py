@@ -40,6 +40,10 @@ class Neighbours:
         """Length of the lists."""
         return len(self.index)
 
+    def nearest(self, k: int) -> "Neighbours":
+        """Return the first k of every list."""
+        return Neighbours(self.index[:k], self.similarity[:k])
+
     def take(self, values: Tensor) -> Tensor:
         """Return the value (n,) of the document at every place of the lists: (k, n)."""
         return values.index_select(0, self.index.view(-1)).view(self.index.shape)

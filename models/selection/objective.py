@@ -1,27 +1,24 @@
 """Define the objective J(m), a weighted sum of mean quality and diversity metrics."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from fineweb_mask.models.selection.budget import Budget
-from fineweb_mask.models.selection.metrics.base import Metric, Widened
+from fineweb_mask.models.selection.metrics.base import Metric
 
 READABLE = 0.25  # temperature of the inclusion, in standard deviations of the marginal gains
 
 
 @dataclass(frozen=True, eq=False)
 class Objective:
-    """J = linear . m + sum of weights * metrics + constant, for the selections within a budget."""
+    """J = sum of weights * metrics + constant, for the selections within a budget; the mean quality is one of them."""
 
     budget: Budget
-    quality: Tensor  # (n,) float32
-    linear_weight: float = 0.0  # by which the mean quality Q enters
-    metrics: Mapping[str, Metric] = field(default_factory=dict)
-    weights: Mapping[str, float] = field(default_factory=dict)  # by which each metric's raw value enters
+    metrics: Mapping[str, Metric]
+    weights: Mapping[str, float]  # by which each one's raw value enters
     constant: float = 0.0  # added to J, so that 0 and 1 are where `normalize` puts them
 
     @property
@@ -29,20 +26,11 @@ class Objective:
         """The metrics of nonzero weight."""
         return {name: metric for name, metric in self.metrics.items() if self.weights[name]}
 
-    @cached_property
-    def linear(self) -> Tensor:
-        """Each document's contribution to J through its quality, (n,) float32."""
-        return self.quality * self.budget.shares * self.linear_weight
-
-    def mean_quality(self, masks: Tensor) -> Tensor:
-        """Compute the mean quality over the budget, Q, of masks (G, n) bool: (G,) float64."""
-        return masks.double() @ (self.quality.double() * self.budget.shares)
-
     def value(self, masks: Tensor) -> Tensor:
         """Evaluate a group of masks, (G, n) bool: (G,) float64."""
-        total = self.mean_quality(masks) * self.linear_weight + self.constant
+        total = torch.full((len(masks),), self.constant, dtype=torch.float64, device=masks.device)
         for name, metric in self.active.items():
-            total = total + metric.value(masks).to(total) * self.weights[name]
+            total += metric.value(masks).to(total) * self.weights[name]
         return total
 
     def value_of(self, mask: Tensor) -> float:
@@ -51,14 +39,14 @@ class Objective:
 
     def gradient(self, inclusion: Tensor) -> Tensor:
         """Return what documents are searched by at inclusion probabilities (n,): (n,) float32."""
-        total = self.linear.clone()
+        total = torch.zeros(len(inclusion), device=inclusion.device)
         for name, metric in self.active.items():
             total += metric.gradient(inclusion) * self.weights[name]
         return total
 
     def gains(self, mask: Tensor) -> Tensor:
         """Return what adding each document brings, or dropping it costs, for a mask (n,) bool: (n,) float32."""
-        total = self.linear.clone()
+        total = torch.zeros(len(mask), device=mask.device)
         for name, metric in self.active.items():
             total += metric.gains(mask).float() * self.weights[name]
         return total
@@ -72,15 +60,8 @@ class Objective:
         spread = self.budget.deviation(worth)
         return self.budget.probabilities(worth, READABLE * spread) if spread > 0 else mask.float()
 
-    def coarse(self, generator: torch.Generator) -> "Objective":
-        """Replace metrics by approximations that cost less."""
-        return replace(self, metrics={name: metric.coarse(generator) for name, metric in self.metrics.items()})
-
     def among(self, index: Tensor, limit: int) -> "Objective":
         """Return the objective for selections of some documents, index (b,), within another limit."""
         budget = self.budget.among(index, limit)
-        metrics = {
-            name: metric.among(index, budget) if metric.offers("among") else Widened(metric, index, self.budget.n)
-            for name, metric in self.active.items()
-        }
-        return replace(self, budget=budget, quality=self.quality[index], metrics=metrics)
+        metrics = {name: metric.among(index, budget, self.budget) for name, metric in self.active.items()}
+        return replace(self, budget=budget, metrics=metrics)

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 
-PCA_ROWS = 8192  # rows from which the principal directions are computed
 VARIES = 1e-6  # least standard deviation of an entry of unit rows: a smaller one is float32 rounding
 AT_THE_MEAN = 1e-5  # share of the length sqrt(d): a shorter standardised row is float32 rounding
 BLOCK_BYTES = {"cpu": 16 << 20, "cuda": 1 << 30}  # one block in float32
@@ -77,12 +76,12 @@ class Rows:
         inverse = torch.where(deviation > VARIES, 1 / deviation.clamp(min=1e-30), 0.0)
         return torch.stack([centre, inverse.float()])
 
-    def standardised(self, standard: Tensor | None = None) -> "Rows":
-        """Centre and scale every dimension by a `standard`, by default its own, then every row to length sqrt(d).
+    def standardised(self, standard: Tensor) -> "Rows":
+        """Centre and scale every dimension by a `standard` (2, d), then every row to length sqrt(d).
 
         A dimension that does not vary becomes zero, and so does a row that is at the mean.
         """
-        centre, inverse = self.standard() if standard is None else standard
+        centre, inverse = standard
         standardised = (self.matrix - centre).mul_(inverse)
         norms, length = torch.linalg.vector_norm(standardised, dim=1), self.d**0.5
         standardised.mul_(torch.where(norms > AT_THE_MEAN * length, length / norms, 0.0)[:, None])
@@ -115,19 +114,6 @@ class Rows:
         """Compute the squared length of every row: (n,) float32."""
         return torch.cat([self.matrix[rows].square().sum(1) for rows in self.slices()])
 
-    def in_directions(self, directions: Tensor, squares: Tensor, factors: Tensor) -> "Rows":
-        """Keep the parts in orthonormal directions (d, r), and the length of the rest times a factor: (n, r + 1) rows.
-
-        `squares` are the squared lengths of the rows, and `factors` those of the rest, (n,) each.
-        """
-        r = directions.shape[1]
-        kept = torch.empty((self.n, r + 1), device=self.device)
-        for rows in self.slices():
-            parts = self.matrix[rows] @ directions
-            kept[rows, :r] = parts
-            kept[rows, r] = (squares[rows] - parts.square_().sum(1)).clamp_(min=0).sqrt_() * factors[rows]
-        return Rows(kept)
-
     def quadratic(self, matrix: Tensor) -> Tensor:
         """Compute z_i^T A z_i of every row, for a matrix A (d, d): (n,) float32."""
         matrix = matrix.float()
@@ -146,10 +132,3 @@ class Rows:
     def _tiles(self) -> list[slice]:
         """Cut the dimensions into tiles."""
         return [slice(start, min(start + TILE, self.d)) for start in range(0, self.d, TILE)]
-
-    def principal_directions(self, count: int, generator: torch.Generator) -> Tensor:
-        """Compute the main eigenvectors of the second moment of a sample of the rows: (d, count) float32."""
-        drawn = torch.randperm(self.n, generator=generator).to(self.device)[:PCA_ROWS]
-        sample = torch.zeros(self.n, device=self.device).index_fill_(0, drawn, 1.0)
-        vectors: Tensor = torch.linalg.eigh(self.second_moment(sample)).eigenvectors.float()
-        return vectors[:, -count:].contiguous()

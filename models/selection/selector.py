@@ -1,6 +1,6 @@
 """Select documents from one block, and prove how much better any selection could be."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,17 +17,15 @@ from fineweb_mask.models.settings.validation import validated
 
 @same_threads()
 def select(
-    features: Any,  # noqa: ANN401 - numpy or torch, (n, d), or a column of vectors
-    quality: Any,  # noqa: ANN401 - numpy or torch, (n,) or (n, columns)
+    features: Any,  # noqa: ANN401 - numpy or torch, (n, d)
+    quality: Any,  # noqa: ANN401 - numpy or torch, (n,)
     settings: SelectionSettings | Mapping[str, Any] | None = None,
     *,
     device: str | torch.device = "cpu",
     tokens: Any = None,  # noqa: ANN401 - numpy or torch, (n,)
     also: SelectorInputs | None = None,
-    quality_weights: Sequence[float] | None = None,
     own_metrics: Mapping[str, tuple[Metric, float]] | None = None,
     ranges: Ranges | None = None,
-    progress: Callable[[int, float, float], None] | None = None,
     **changes: Any,  # noqa: ANN401 - a setting's value
 ) -> Selection:
     """Select the documents that together maximise lamb * quality + (1 - lamb) * diversity.
@@ -35,10 +33,10 @@ def select(
     Parameters
     ----------
     features
-        Embeddings, (n, d) float16 or float32, or a column of pandas or Arrow with a vector in each row. Rows are
-        normalised to unit length in float32; those of another length or type are copied.
+        Embeddings, (n, d) float16 or float32. Rows are normalised to unit length in float32; those of another length
+        or type are copied.
     quality
-        (n,) or (n, columns) float32. Several columns are standardised and summed under `quality_weights`.
+        (n,) float32; np.zeros(n) selects by diversity alone.
     settings
         What to maximise and how, as `SelectionSettings` or a dictionary of some of them: `{"lamb": 0.7}`.
     device
@@ -48,17 +46,12 @@ def select(
         never exceeds the budget of tokens and leaves no room for another document.
     also
         What some solvers also read: the scores of several scorers, groups, target examples, importance weights.
-    quality_weights
-        Weight of each column of `quality` after standardising it; None: equal weights.
     own_metrics
         Your own metrics in addition to those of `settings.metrics` (which may be `{}`): name -> (metric, weight).
-        A metric is of a subclass of `fineweb_mask.Metric`, with `value(masks)`; further methods enable more solvers
-        and the upper bound.
+        A metric is of a subclass of `fineweb_mask.Metric`, with `value(masks)`. There is then no upper bound.
     ranges
         The scales of the terms, as `BlockSolver.ranges` finds them for the same documents, budget and metrics: several
         selections of one block can share them.
-    progress
-        Called with (step, seconds, objective) for each entry of the history.
     changes
         Settings by keyword, instead of those of `settings`: `select_ratio=0.1, lamb=0.3`.
 
@@ -93,20 +86,17 @@ def select(
         settings = validated(SelectionSettings, {**given, **changes})
     if not settings.metric_weights and not own_metrics:
         raise SelectionInputError("metrics is empty and there are no own_metrics: name at least one")
-    block = BlockSolver(
-        features,
-        quality,
-        settings,
-        device=device,
-        tokens=tokens,
-        quality_weights=quality_weights,
-        own_metrics=own_metrics,
-        ranges=ranges,
-    )
-    block.also = (also or SelectorInputs()).checked(block.rows.n, block.rows.d, block.rows.device)
+    options: dict[str, Any] = {
+        "device": device,
+        "tokens": tokens,
+        "also": also,
+        "own_metrics": own_metrics,
+        "ranges": ranges,
+    }
+    block = BlockSolver(features, quality, settings, **options)
     reads = SELECTORS[settings.solver].reads
     has_targets = (block.also.targets if "targets" in reads else block.also.log_weights) is not None
     missing = missing_inputs(settings.solver, has_targets=has_targets, scorers=len(block.also.scores))
     if missing is not None:
         raise SelectionInputError(f"solver {settings.solver}: {missing}; in Python, pass it in `also`")
-    return block.select(progress)
+    return block.selection(block.solve())

@@ -25,6 +25,24 @@ def whole(wanted: NDArray[np.float64], total: int) -> NDArray[np.int64]:
     return counts
 
 
+def divided(budget: float, shares: NDArray[np.float64], sizes: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Divide a budget in proportion to shares (c,), none more than its size (c,): what is left goes to the others.
+
+    >>> divided(50, np.array([0.5, 0.5, 0]), np.array([80, 20, 9])).tolist()
+    [30.0, 20.0, 0.0]
+    """
+    given, open_ = np.zeros(len(sizes)), shares > 0
+    while open_.any():
+        parts = np.where(open_, shares, 0) * ((budget - given.sum()) / shares[open_].sum())
+        full = open_ & (parts >= sizes)
+        if not full.any():
+            given += parts
+            break
+        given[full] = sizes[full]
+        open_ &= ~full
+    return given
+
+
 class GroupShare(NamedTuple):
     """Which share of a group's documents, or tokens, is selected."""
 
@@ -56,27 +74,16 @@ def group_shares(shares: str | Mapping[str, float], ratio: float, sizes: Mapping
     >>> group_shares("equal", 0.5, {"a": 80, "b": 20})
     {'a': GroupShare(asked=0.3125, given=0.375), 'b': GroupShare(asked=1.25, given=1.0)}
     """
-    held = {name: size for name, size in sizes.items() if size}
+    held = {name: size for name, size in sorted(sizes.items()) if size}
     if isinstance(shares, Mapping):
         if missing := sorted(set(shares) - set(held)):
             raise SettingsError(
                 f"selection.groups.shares: no document is in {', '.join(map(repr, missing))}; the groups are "
-                f"{', '.join(map(repr, sorted(held)[:LISTED]))}: correct the names, or leave them out"
+                f"{', '.join(map(repr, list(held)[:LISTED]))}: correct the names, or leave them out"
             )
     else:
         shares = dict.fromkeys(held, 1 / max(len(held), 1))
-    budget = left = ratio * sum(held.values())
-    given, open_ = dict[str, float](), dict(sorted(shares.items()))
-    while open_:
-        scale = left / sum(open_.values())
-        full = {name: float(held[name]) for name, share in open_.items() if share * scale >= held[name]}
-        if not full:
-            given |= {name: share * scale for name, share in open_.items()}
-            break
-        given |= full
-        left -= sum(full.values())
-        open_ = {name: share for name, share in open_.items() if name not in full}
-    return {
-        name: GroupShare(shares.get(name, 0.0) * budget / size, given.get(name, 0.0) / size)
-        for name, size in sorted(held.items())
-    }
+    budget, counts = ratio * sum(held.values()), np.array(list(held.values()), dtype=np.int64)
+    wanted = np.array([shares.get(name, 0.0) for name in held])
+    asked, given = wanted * budget / counts, divided(budget, wanted, counts) / counts
+    return dict(zip(held, map(GroupShare, asked.tolist(), given.tolist()), strict=True))

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, field_validator
 
 from fineweb_mask.models.settings.base import Settings
-from fineweb_mask.models.settings.selectors import options
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
 
 Unit = Literal["documents", "tokens"]
@@ -21,7 +20,7 @@ class MetricEntry:
 
     path: str  # "module:Class" in models/selection/metrics/, for `metric_class`
     label: str  # axis label of its raw value in charts; larger is more diverse
-    paper_name: str | None = None  # its name in the paper's script, if it has it
+    paper_name: str  # its name in the paper's script
     decimals: int = 4  # of its raw value in tables
     is_local: bool = False  # whether it compares a document with those near it alone; else it is a mean over all
 
@@ -68,6 +67,47 @@ class PolicyGradientSettings(Settings):
     )
     prune: float = Field(
         0.0, ge=0, lt=1, description="Share of the documents, lowest quality first, left out of learning."
+    )
+
+
+class QualitySamplingSettings(Settings):
+    """Options of sampling in proportion to exp(quality / temperature), without replacement (QuRating)."""
+
+    temperature: float = Field(
+        1.0, gt=0, description="Standard deviations of the quality: near 0 is top quality, large is random."
+    )
+
+
+class QuadmixCurveSettings(Settings):
+    """How much documents are wanted, by the rank of their quality."""
+
+    weights: dict[str, float] | None = Field(
+        None, min_length=1, description="Weight (dimensionless) of each score column, by its name. None: equal weights."
+    )
+    omega: float = Field(0.1, gt=0, le=1, description="Share of each group's tokens above which documents are good.")
+    eta: float = Field(1.0, ge=0, description="Exponent of the expected copies: 2^eta for the best.")
+
+
+class QuadmixSettings(QuadmixCurveSettings):
+    """Options of sampling by a function of the quality's rank inside each group.
+
+    The paper searches the curves of all groups with small models; the defaults are the upper ends of its ranges.
+    """
+
+    by_group: dict[str, QuadmixCurveSettings] = Field(
+        {},
+        description="Curve of single groups, by their value of selection.group_column: a mapping to the three settings "
+        "above, which the other groups have.",
+    )
+
+
+class TargetSettings(Settings):
+    """Examples of the target tasks, which some selectors compare documents with."""
+
+    path: str = Field(min_length=1, description="Parquet or JSON Lines file, or a pattern of files, with texts.")
+    text_column: str = Field("text", min_length=1, description="Column with the text of an example.")
+    task_column: str | None = Field(
+        None, min_length=1, description="Column that names each example's task. None: all are of one task."
     )
 
 
@@ -138,14 +178,14 @@ class SelectionSettings(Settings):
         min_length=1,
         description="quadmix: column whose values are the groups that documents are ranked in. None: one group.",
     )
-    targets: options.TargetSettings | None = Field(
+    targets: TargetSettings | None = Field(
         None, description="Examples of target tasks, for the selectors that read them."
     )
-    quality_sampling: options.QualitySamplingSettings = Field(
-        default_factory=options.QualitySamplingSettings, description="Options of sampling by quality."
+    quality_sampling: QualitySamplingSettings = Field(
+        default_factory=QualitySamplingSettings, description="Options of sampling by quality."
     )
-    quadmix: options.QuadmixSettings = Field(
-        default_factory=options.QuadmixSettings, description="Options of sampling by rank inside groups."
+    quadmix: QuadmixSettings = Field(
+        default_factory=QuadmixSettings, description="Options of sampling by rank inside groups."
     )
 
     @field_validator("metrics")
@@ -156,16 +196,6 @@ class SelectionSettings(Settings):
                 if not 0 < weight < float("inf"):
                     raise ValueError(f"weight of metric {name!r} must be positive and finite, received {weight}")
         return metrics
-
-    @field_validator("near_duplicates", mode="before")
-    @classmethod
-    def _is_a_cosine(cls, given: object) -> object:
-        if isinstance(given, dict):
-            raise ValueError(  # noqa: TRY004 - pydantic's
-                "near-duplicates are left out, not penalised: write their cosine, near_duplicates: 0.9, or null to "
-                f"leave them in, instead of {given}"
-            )
-        return given
 
     @property
     def not_used(self) -> set[str]:
@@ -185,9 +215,3 @@ class SelectionSettings(Settings):
         if isinstance(self.metrics, dict):
             return {str(name): weight for name, weight in self.metrics.items()}
         return {self.metrics: 1.0}
-
-    @property
-    def shown_metrics(self) -> list[str]:
-        """Names of the metrics that tables of selections show: the paper's, and those that take part."""
-        weights = self.metric_weights
-        return [name for name, entry in METRICS.items() if entry.paper_name is not None or name in weights]

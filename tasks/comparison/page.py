@@ -20,7 +20,6 @@ from fineweb_mask.models.names import find
 from fineweb_mask.models.selection.measures import coverage, intersections, jaccard, relative_gap
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.selection import METRICS, NEAR_DUPLICATE
-from fineweb_mask.models.settings.selectors.registry import SELECTORS
 from fineweb_mask.tasks.comparison.variants import Variant
 from fineweb_mask.tasks.reporting import charts
 from fineweb_mask.tasks.reporting.charts import Series
@@ -97,7 +96,7 @@ def check_label_column(column: str, shards: Sequence[SourceShard]) -> str:
 class ComparisonJob(PageJob):
     """Write the page of a comparison."""
 
-    stage: ClassVar[Stage] = Stage("compare", version=4, folders=("compare",))
+    stage: ClassVar[Stage] = Stage("compare", version=5, folders=("compare",))
     settings: PipelineSelectionSettings  # of the recipe
     variants: list[Variant]
     documents: list[StageFile]
@@ -270,7 +269,7 @@ def _page(job: ComparisonJob, metrics: Mapping[str, Any]) -> Page:
             Tile(str(len(selections)), "selections"),
             best,
         ],
-        sections=[*sections, Section("How to read this", definitions, tables=[_sources(job.variants)])],
+        sections=[*sections, Section("How to read this", definitions)],
         metrics=metrics,
     )
 
@@ -288,7 +287,7 @@ def _table(job: ComparisonJob, metrics: Mapping[str, Any]) -> Table:
     """Return the figures of all selections: of their documents and tokens, what the budget leaves unequal."""
     selections = metrics["selections"]
     amount = ["tokens" if len({one["selected"] for one in selections.values()}) == 1 else "selected"]
-    names = ["mean_quality", *job.settings.shown_metrics, "near_duplicates"]
+    names = ["mean_quality", *METRICS, "near_duplicates"]
     note = "Seconds: reading, selecting and measuring, one after the other, each on all cores."
     if any(one["teaching"] is not None for one in selections.values()):
         names.append("teaching")
@@ -348,18 +347,6 @@ def _described(settings: PipelineSelectionSettings) -> str:
         f"Budget: {budget} of the {settings.budget_by} in each block, which means are over. "
         f"Diversity: {metrics}. {near} Normalised by: {settings.normalize}. Seed: {settings.seed}."
     )
-
-
-def _sources(variants: Sequence[Variant]) -> Table:
-    """Return what each selector is after, and where it comes from."""
-    columns = [Column("selector"), Column("looks for"), Column("random"), Column("source")]
-    names = {one.settings.solver for one in variants if not one.files}
-    rows = [
-        [name, entry.maximises, "yes" if entry.is_sampled else "no", entry.source]
-        for name, entry in SELECTORS.items()
-        if name in names
-    ]
-    return Table("Selectors", columns, rows, wide=True)
 
 
 def _overlap(metrics: Mapping[str, Any]) -> Section:

@@ -216,7 +216,7 @@ def left_out(asked: Sequence[str], missing: Mapping[str, str]) -> dict[str, str]
 class RangesJob(ProductJob, BlocksJob):
     """Find the ranges of the terms over the blocks of a group of shards."""
 
-    stage: ClassVar[Stage] = Stage("scale", version=5, folders=("compare/ranges",))
+    stage: ClassVar[Stage] = Stage("scale", version=6, folders=("compare/ranges",))
 
     @property
     def manifest_path(self) -> Path:
@@ -256,7 +256,7 @@ def ranges_of(ranges: StageFile, block: Block) -> "Ranges":
 class VariantJob(BlocksJob):
     """Select from one group of shards by one variant, with the ranges of its objective."""
 
-    stage: ClassVar[Stage] = Stage("contend", version=6, folders=("compare/masks",))
+    stage: ClassVar[Stage] = Stage("contend", version=7, folders=("compare/masks",))
     variant: Variant
     ranges: StageFile  # of the group
 
@@ -320,7 +320,7 @@ def _taken(
     import torch
 
     from fineweb_mask.models.selection.block import BlockSolver, Selection
-    from fineweb_mask.models.selection.solvers.problem import History, Solution
+    from fineweb_mask.models.selection.solvers.problem import Solution
 
     if not taken.any():
         return None
@@ -329,7 +329,7 @@ def _taken(
     def judged(*documents: Any, **options: Any) -> Selection:  # noqa: ANN401 - as `call_with` passes them
         solver = BlockSolver(*documents, **options)
         mask = torch.from_numpy(taken).to(solver.quality.device)
-        return solver.selection(settings.lamb, Solution(mask, mask.float()), History())
+        return solver.selection(Solution(mask, mask.float()))
 
     return call_with(block, judged, settings.model_copy(update={"budget": budget}), ranges=ranges)
 

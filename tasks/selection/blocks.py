@@ -214,13 +214,7 @@ class Group(NamedTuple):
 
 
 class Masks:
-    """The masks of a group of shards, entered block by block.
-
-    Parameters
-    ----------
-    group
-        The group.
-    """
+    """The masks of a group of shards, entered block by block."""
 
     def __init__(self, group: Group) -> None:
         n = len(group.columns.candidate)
@@ -245,33 +239,23 @@ class Masks:
         self._names[rows] = name
 
     def write(self, blocks: list[dict[str, Any]]) -> None:
-        """Write them, with what the reports need of each block."""
-        write_shards(self._group, MASKS, self._columns, blocks)
+        """Write one file for each shard, with what the reports need of each block.
 
-    def _columns(self, rows: slice) -> list[pa.Array]:
-        included = pa.array(self._inclusion[rows], mask=np.isnan(self._inclusion[rows]))
-        return [pa.array(self._selected[rows]), included, pa.array(self._names[rows], pa.string())]
-
-
-def write_shards(
-    group: Group,
-    schema: pa.Schema,
-    columns: Callable[[slice], list[pa.Array]],  # after `row`, for a shard's rows in the group
-    blocks: list[dict[str, Any]],
-) -> None:
-    """Write one file for each shard of a group, with what the reports need of each block.
-
-    Those that a killed run finished are written again: all files of a group are of one selection, and another machine
-    need not repeat it to the last bit.
-    """
-    job, key, start = group.job, group.job.key, 0
-    for shard in job.shards:
-        batch = [pa.array(np.arange(shard.rows, dtype=np.uint32)), *columns(slice(start, start + shard.rows))]
-        path = job.workspace.shard_path(job.folder, shard.name, key)
-        with stage_file_writer(path, schema, key) as writer:
-            writer.write(pa.record_batch(batch, schema=schema))
-            writer.details = {"blocks": blocks, "excluded": group.columns.excluded}
-        start += shard.rows
+        Those that a killed run finished are written again: all files of a group are of one selection, and another
+        machine need not repeat it to the last bit.
+        """
+        job, key, start = self._group.job, self._group.job.key, 0
+        for shard in job.shards:
+            own = slice(start, start + shard.rows)
+            inclusion = pa.array(self._inclusion[own], mask=np.isnan(self._inclusion[own]))
+            names = pa.array(self._names[own], pa.string())
+            rows = pa.array(np.arange(shard.rows, dtype=np.uint32))
+            batch = pa.record_batch([rows, pa.array(self._selected[own]), inclusion, names], schema=MASKS)
+            path = job.workspace.shard_path(job.folder, shard.name, key)
+            with stage_file_writer(path, MASKS, key) as writer:
+                writer.write(batch)
+                writer.details = {"blocks": blocks, "excluded": self._group.columns.excluded}
+            start += shard.rows
 
 
 def call_with(
@@ -309,7 +293,7 @@ def describe(block: Block, selection: "Selection | None") -> dict[str, Any]:
     }
     if selection is None:
         unknown = dict.fromkeys(("objective", "random_objective", "upper_bound", "gap"))
-        return counts | unknown | {"terms": {}, "history": []}
+        return counts | unknown | {"terms": {}}
     return counts | {
         "selected": len(selection.indices),
         "tokens_selected": int(block.tokens[selection.indices].sum()),
@@ -318,5 +302,4 @@ def describe(block: Block, selection: "Selection | None") -> dict[str, Any]:
         "upper_bound": selection.upper_bound,
         "gap": selection.gap,
         "terms": selection.terms,
-        "history": [[step, objective] for step, _seconds, objective in selection.history],
     }

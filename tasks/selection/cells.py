@@ -189,7 +189,7 @@ def sizes_of_cells(settings: PipelineSelectionSettings, routes: Sequence[StageFi
 class PlanJob(FittedJob):
     """Find what each cell gives of the budget, and what is selected beside it."""
 
-    stage: ClassVar[Stage] = Stage("plan_selection", version=4, label="select")
+    stage: ClassVar[Stage] = Stage("plan_selection", version=5, label="select")
     name: ClassVar[str] = "selection-plan"
     shard_names: ClassVar[list[str]] = []  # later jobs select from them
     settings: PipelineSelectionSettings
@@ -270,7 +270,7 @@ def divide_shard(job: DivideJob) -> None:
 class CellJob(ShardJob):
     """Select from a cell of a group of shards, in parts no larger than a block."""
 
-    stage: ClassVar[Stage] = Stage("select_cell", version=4, label="select", folders=("chosen",), interim=True)
+    stage: ClassVar[Stage] = Stage("select_cell", version=5, label="select", folders=("chosen",), interim=True)
     shard_names: ClassVar[list[str]] = []  # a later job selects from them
     settings: PipelineSelectionSettings
     cell: int

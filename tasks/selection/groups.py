@@ -7,7 +7,7 @@ time beside selecting from every block again, which follows.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.shares import GroupShare, group_shares
 from fineweb_mask.models.settings import PipelineSelectionSettings
-from fineweb_mask.tasks.selection.blocks import Block, inputs_of, select_block
+from fineweb_mask.tasks.selection.blocks import Block, describe, inputs_of, select_block
 from fineweb_mask.tasks.selection.inputs.shard_documents import read_columns, read_groups
 from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
@@ -81,23 +81,30 @@ def read_shares(workspace: Workspace, file: StageFile) -> dict[str, GroupShare]:
 
 
 class GroupSelection(NamedTuple):
-    """What is selected from the documents of a group in a block."""
+    """What is selected from a block, or from the documents of a group in it."""
 
     block: Block
     selection: "Selection | None"  # None: nothing, for it has no share, or one that holds no document
-    budget: float  # documents or tokens, as asked
-    group: str
+    group: str | None = None
+    budget: float = 0.0  # documents or tokens, as asked
+
+    def described(self) -> dict[str, Any]:
+        """Return what the reports need."""
+        own = {} if self.group is None else {"group": self.group, "budget": self.budget}
+        return describe(self.block, self.selection) | own
 
 
 def select_groups(
-    settings: PipelineSelectionSettings, block: Block, shares: Mapping[str, GroupShare] | None
+    settings: PipelineSelectionSettings, block: Block, shares: Mapping[str, GroupShare] | None = None
 ) -> Iterator[GroupSelection]:
-    """Select from every group of a block, one after the other; without `shares`, as if it were the whole corpus.
+    """Select from a block, or from every group of it by itself; without `shares`, as if it were the whole corpus.
 
     What is left of one budget, such as one that holds no document, goes to the next group that has a share, unless it
     is left because near-duplicates are forbidden.
     """
-    assert block.groups is not None  # noqa: S101 - read with the groups
+    if block.groups is None:
+        yield GroupSelection(block, select_block(settings, block))
+        return
     names, numbers = np.unique(block.groups, return_inverse=True)
     shares = shares_of(settings, sizes_of(settings, block.groups, block.tokens)) if shares is None else shares
     places = np.split(np.argsort(numbers, kind="stable"), np.bincount(numbers).cumsum()[:-1])
@@ -112,7 +119,7 @@ def select_groups(
         if budget >= costs.min():
             selection = select_block(settings.model_copy(update={"budget": budget}), own)
             left -= int(costs[selection.indices].sum())
-        yield GroupSelection(own, selection, shares[name].asked * size, name)
+        yield GroupSelection(own, selection, name, shares[name].asked * size)
 
 
 def _column(settings: PipelineSelectionSettings) -> str:

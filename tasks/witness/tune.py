@@ -22,7 +22,7 @@ from fineweb_mask.models.witness.kneser_ney import KneserNey
 from fineweb_mask.models.witness.witness import check_tokens, witness
 from fineweb_mask.tasks.reporting.page import Column, Page, PageJob, Section, Table, Tile
 from fineweb_mask.tasks.reporting.samples import quality_at, vectors_at
-from fineweb_mask.tasks.selection.blocks import Block, select_block
+from fineweb_mask.tasks.selection.blocks import Block
 from fineweb_mask.tasks.selection.groups import select_groups, shares_of, sizes_of
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.witness.documents import POOL, read_corpus
@@ -144,10 +144,9 @@ class Search:
         names = {"lamb", "metrics"} & {key.rpartition(".")[2] for key in trial}
         settings = settings.model_copy(update={name: trial[f"selection.{name}"] for name in names})
         rows = np.arange(len(quality))
-        block = Block("tune", rows, self._vectors, quality, self._lengths, groups=self.corpus.groups)
-        if settings.groups is None:
-            return np.asarray(select_block(settings, block).indices, dtype=np.int64)
-        found = [one for one in select_groups(settings, block, None) if one.selection is not None]
+        groups = None if settings.groups is None else self.corpus.groups
+        block = Block("tune", rows, self._vectors, quality, self._lengths, groups=groups)
+        found = [one for one in select_groups(settings, block) if one.selection is not None]
         return np.concatenate([one.block.rows[one.selection.indices] for one in found if one.selection is not None])
 
     def loss(self, trial: Mapping[str, Any]) -> float:

@@ -12,7 +12,7 @@ import pytest
 from fineweb_mask.models.quality.importance import NgramBuckets, log_ratios
 from fineweb_mask.models.settings import EmbeddingSettings
 from fineweb_mask.models.settings.quality import FastTextScorerSettings, QualitySettings, SidecarScorerSettings
-from fineweb_mask.models.settings.selectors.options import TargetSettings
+from fineweb_mask.models.settings.selection import TargetSettings
 from fineweb_mask.tasks import fit
 from fineweb_mask.tasks.fit import FitTargetsJob, fit_targets, fitted_on_other_files
 from fineweb_mask.tasks.inference.encoder import loaded_encoder

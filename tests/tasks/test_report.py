@@ -16,7 +16,7 @@ from fineweb_mask.tasks import report
 NOBODY = {"selected": False, "inclusion": None, "block": None}
 SCRIPT = "<script>alert('x')</script>\"&"
 FIGURES = ["funnel", "quality", "length", "retention-dump", "retention-length", "retention-quality"]
-FIGURES += ["map", "nearest-neighbour", "learning-curve"]
+FIGURES += ["map", "nearest-neighbour"]
 
 
 def page(built):

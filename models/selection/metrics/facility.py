@@ -1,12 +1,10 @@
 """`facility`: mean similarity of each document to its nearest selected document."""
 
-from typing import Self
-
 import torch
 from torch import Tensor
 
 from fineweb_mask.models.selection.budget import Budget
-from fineweb_mask.models.selection.metrics.base import Metric
+from fineweb_mask.models.selection.metrics.base import Bounded
 from fineweb_mask.models.selection.neighbours import Neighbours, nearest
 from fineweb_mask.models.selection.rows import Rows
 
@@ -15,7 +13,7 @@ LONGEST_LIST = 512  # neighbours per document, however small the budget
 LISTED_PICKS = 3  # selected documents that a list holds on average, so that nearly all hold one
 
 
-class Facility(Metric):
+class Facility(Bounded):
     """Mean similarity of each document to its nearest selected document (paper: Facility).
 
     D = (1/n) sum_v max over selected i of max(0, <x_v, x_i>). All methods read lists of the nearest documents. A
@@ -27,11 +25,6 @@ class Facility(Metric):
         """Measure unit rows (n, d) by lists of the nearest documents of each."""
         self.rows, self.lists = rows, lists
         self.demand = (budget.costs.double() / budget.costs.sum()).float()  # of each document in the mean, (n,)
-
-    @classmethod
-    def of(cls, rows: Rows, budget: Budget, lists: Neighbours, standard: Tensor | None = None) -> Self:  # noqa: ARG003
-        """Measure unit rows (n, d)."""
-        return cls(rows, budget, lists)
 
     def value(self, masks: Tensor) -> Tensor:
         """Evaluate masks (G, n): (G,) float64."""
@@ -101,10 +94,6 @@ class Facility(Metric):
         """Move levels, none below the last neighbour's similarity: documents outside of the list would count."""
         return torch.maximum(place - step, self.lists.similarity[-1])
 
-    def picks(self) -> "FacilityPicks":
-        """Return the gains from the empty selection on."""
-        return FacilityPicks(self)
-
     def random_value(self, budget: Budget) -> float:
         """Compute the expected value under equal inclusion probabilities, on the lists."""
         lists, rate = self.lists, min(budget.size / budget.n, 1.0)
@@ -112,39 +101,10 @@ class Facility(Metric):
         nearest_is[-1] = (1 - rate) ** (lists.k - 1)
         return float(nearest_is @ (lists.similarity.double() @ self.demand.double()))
 
-    def among(self, index: Tensor, budget: Budget) -> "Facility":
+    def among(self, index: Tensor, part: Budget, whole: Budget) -> "Facility":  # noqa: ARG002 - of others
         """Return the metric of some documents, index (b,), with lists of their own."""
         rows = self.rows.only(index)
-        return Facility(rows, budget, nearest(rows, list_length(budget)))
-
-
-class FacilityPicks:
-    """The gains of facility location on the lists: a pick changes those of documents that its neighbours list."""
-
-    def __init__(self, metric: Facility) -> None:
-        self.metric, lists = metric, metric.lists
-        self._best = lists.similarity[-1].clone()  # (n,) similarity of each document to its nearest selected one
-        self._gains = metric.tangent(self._best)[1].float()
-        self._order, lengths = lists.segments
-        self._ends = lengths.cumsum(0).tolist()
-
-    def gains(self) -> Tensor:
-        """Return what adding each document brings, (n,) float32."""
-        return self._gains
-
-    def add(self, document: int) -> None:
-        """Add a document."""
-        lists, n = self.metric.lists, len(self._best)
-        start = self._ends[document - 1] if document else 0
-        places = self._order[start : self._ends[document]]
-        similarity, covered = lists.similarity.view(-1)[places], places % n
-        better = similarity > self._best[covered]
-        similarity, covered = similarity[better], covered[better]
-        listed, before = lists.similarity[:, covered], self._best[covered]
-        change = ((listed - similarity).clamp_(min=0) - (listed - before).clamp_(min=0)) * self.metric.demand[covered]
-        index = lists.index[:, covered].reshape(-1).long()
-        self._gains.index_put_((index,), change.reshape(-1), accumulate=True)
-        self._best[covered] = similarity
+        return Facility(rows, part, nearest(rows, list_length(part)))
 
 
 def list_length(budget: Budget) -> int:

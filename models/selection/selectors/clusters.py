@@ -1,18 +1,18 @@
 """Select by clusters of k-means: SemDeDup, D4, k-means-quality sampling, and Quad, which looks at few documents."""
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fineweb_mask.models.runtime.progress import track, track_by_size
+from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.k_means import Clusters, k_means
 from fineweb_mask.models.selection.rows import Rows
 from fineweb_mask.models.selection.selectors.sampling import deviations
 from fineweb_mask.models.selection.shares import whole
 from fineweb_mask.models.selection.solvers.policy_gradient import gumbel_keys
-from fineweb_mask.models.selection.solvers.problem import Problem, Solution, finished
+from fineweb_mask.models.selection.solvers.problem import Problem, Solution, in_order
 
 ITERATIONS = 10
 """Of k-means: the clusters only divide documents, so that they need not be exact."""
@@ -36,7 +36,7 @@ def solve_semdedup(problem: Problem, *, n_clusters: int | None = None) -> Soluti
     budget is full. The inclusion is one minus the redundancy.
     """
     found = cluster(problem.rows, problem.generator, n_clusters)
-    return finished(problem, 1 - redundancies(problem, found, problem.objective.quality))
+    return in_order(problem, 1 - redundancies(problem, found, problem.quality))
 
 
 def solve_d4(problem: Problem, *, dedup_ratio: float = DEDUP_RATIO, n_clusters: int | None = None) -> Solution:
@@ -54,7 +54,7 @@ def solve_d4(problem: Problem, *, dedup_ratio: float = DEDUP_RATIO, n_clusters: 
     kept = order[: max(1, round(dedup_ratio * rows.n))].sort().values
     inclusion = -1 - redundancy
     inclusion[kept] = 1 - cluster(rows.only(kept), problem.generator, n_clusters).closeness
-    return finished(problem, inclusion)
+    return in_order(problem, inclusion)
 
 
 def solve_kmq(problem: Problem, *, n_clusters: int | None = None) -> Solution:
@@ -65,10 +65,10 @@ def solve_kmq(problem: Problem, *, n_clusters: int | None = None) -> Solution:
     they are; here they are standardised. The inclusion is minus the rank in the cluster over its budget.
     """
     found = cluster(problem.rows, problem.generator, n_clusters)
-    keys = gumbel_keys(deviations(problem.objective.quality), 1, problem.generator)[0]
+    keys = gumbel_keys(deviations(problem.quality), 1, problem.generator)[0]
     budget = max(1, round(problem.objective.budget.size))
     budgets = torch.from_numpy(whole(found.sizes.cpu().numpy() / len(keys) * budget, budget)).to(keys.device)
-    return finished(problem, priority_by_budget(found.labels, keys, budgets))
+    return in_order(problem, priority_by_budget(found.labels, keys, budgets))
 
 
 def cluster(rows: Rows, generator: torch.Generator, n_clusters: int | None = None) -> Clusters:
@@ -113,23 +113,19 @@ def solve_quad(problem: Problem, *, n_clusters: int | None = None, batch: int = 
     Source: Quad, arXiv 2409.16986, whose score is the influence on a model's loss; here it is the quality, which all
     documents have. The inclusion is the quality, and that of documents that were not looked at is below all others.
     """
-    objective = problem.objective
+    quality, budget = problem.quality, problem.objective.budget
     found = cluster(problem.rows, problem.generator, n_clusters)
     order = torch.randperm(problem.rows.n, generator=problem.generator).to(problem.rows.device)
-
-    seen = look_at_clusters(
-        found.labels, order, objective.quality, objective.budget.limit, objective.budget.costs, batch=batch
-    )
-    lowest = float(objective.quality[seen].min()) - 1
-    return finished(problem, torch.where(seen, objective.quality, lowest))
+    members = torch.split(order[found.labels[order].sort(stable=True).indices], found.sizes.tolist())
+    seen = look_at_clusters(members, quality, budget.costs, budget.limit, batch=batch)
+    return in_order(problem, torch.where(seen, quality, quality.min() - 1))
 
 
 def look_at_clusters(
-    labels: Tensor,
-    order: Tensor,
+    members: Sequence[Tensor],
     quality: Tensor,
-    limit: float,
     costs: Tensor,
+    limit: float,
     *,
     exploration: float = EXPLORATION,
     batch: int = BATCH,
@@ -142,52 +138,35 @@ def look_at_clusters(
 
     Parameters
     ----------
-    labels
-        The cluster of each document, (n,) int64.
-    order
-        The order in which each cluster's documents are looked at, (n,) int64.
-    quality
-        That of each document, (n,).
-    limit
-        Documents, or their `costs` together, that are to be good.
-    costs
+    members
+        The documents of each cluster, in the order in which they are looked at.
+    quality, costs
         Of each document, (n,).
+    limit
+        What those that are good are to cost together.
     exploration
         Weight of clusters that were looked at less; 0 is greedy.
     batch
         Documents of a cluster that are looked at together.
     """
-    sizes = torch.bincount(labels)
-    waiting = list(torch.split(order[labels[order].sort(stable=True).indices], sizes.tolist()))
-    seen = torch.zeros(len(labels), dtype=torch.bool, device=labels.device)
-    left, counts, totals = sizes.cpu().numpy(), np.zeros(len(sizes)), np.zeros(len(sizes))
-
-    def look(j: int) -> int:
-        part, waiting[j] = waiting[j][:batch], waiting[j][batch:]
-        seen[part] = True
-        totals[j] += float(quality[part].double().sum())
-        counts[j] += len(part)
-        left[j] -= len(part)
-        return len(part)
-
-    def is_enough() -> bool:
-        good = seen & (quality >= quality[seen].double().mean())
-        return float(costs[good].sum()) >= limit
-
-    def rounds() -> Iterator[int]:
-        """Look at one batch after the other, and yield how many documents each has."""
-        yield from (look(j) for j in range(len(left)) if left[j])
-        width = exploration * float(quality[seen].double().std(correction=0))
-        next_check = 0.0
-        while left.any():
-            if counts.sum() >= next_check:
-                if is_enough():
+    waiting = [list(torch.split(own, batch))[::-1] for own in members if len(own)]
+    counts, totals = np.zeros(len(waiting)), np.zeros(len(waiting))
+    seen = torch.zeros_like(costs, dtype=torch.bool)
+    width, next_check = 0.0, len(waiting)
+    for step in track("batches looked at", range(sum(map(len, waiting)))):
+        chosen = step
+        if step >= len(waiting):
+            if step == next_check:
+                good = seen & (quality >= quality[seen].double().mean())
+                if float(costs[good].sum()) >= limit:
                     break
-                next_check = counts.sum() + max(batch, counts.sum() // 50)
-            used = counts.clip(min=1)
-            promise = totals / used + width * np.sqrt(2 * np.log(max(2, counts.sum())) / used)
-            yield look(int(np.where(left > 0, promise, -np.inf).argmax()))
-
-    for _ in track_by_size("documents looked at", rounds(), len(labels), int):
-        pass
+                next_check += max(1, step // 50)
+            if step == len(waiting):
+                width = exploration * float(quality[seen].double().std(correction=0))
+            promise = totals / counts + width * np.sqrt(2 * np.log(max(2, counts.sum())) / counts)
+            chosen = int(np.where([bool(batches) for batches in waiting], promise, -np.inf).argmax())
+        part = waiting[chosen].pop()
+        seen[part] = True
+        totals[chosen] += float(quality[part].double().sum())
+        counts[chosen] += len(part)
     return seen

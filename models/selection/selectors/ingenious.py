@@ -6,7 +6,7 @@ from torch import Tensor
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.selectors.clusters import priority_by_budget
 from fineweb_mask.models.selection.solvers.policy_gradient import gumbel_keys
-from fineweb_mask.models.selection.solvers.problem import Problem, Solution, finished
+from fineweb_mask.models.selection.solvers.problem import Problem, Solution, in_order
 
 PART = 1500
 """Documents of one random part, all of whose products are made at once."""
@@ -32,7 +32,7 @@ def solve_ingenious(problem: Problem, *, size: int = PART) -> Solution:
     sizes = torch.bincount(labels, minlength=parts).double()
     budgets = (sizes.cumsum(0) / rows.n * objective.budget.size).round().long()
     budgets = torch.diff(budgets, prepend=torch.zeros(1, dtype=torch.int64, device=budgets.device))
-    return finished(problem, priority_by_budget(labels, keys, budgets))
+    return in_order(problem, priority_by_budget(labels, keys, budgets))
 
 
 def greedy_gains(similarity: Tensor) -> Tensor:

@@ -4,43 +4,40 @@ import torch
 from torch import Tensor
 
 from fineweb_mask.models.selection.solvers.policy_gradient import gumbel_keys
-from fineweb_mask.models.selection.solvers.problem import Problem, Solution, finished
+from fineweb_mask.models.selection.solvers.problem import Problem, Solution, in_order
 
 
 def solve_random(problem: Problem) -> Solution:
     """Select uniformly at random; the inclusion is the random key."""
-    quality = problem.objective.quality
-    return finished(problem, torch.rand(len(quality), generator=problem.generator).to(quality.device))
+    quality = problem.quality
+    return in_order(problem, torch.rand(len(quality), generator=problem.generator).to(quality.device))
 
 
 def solve_top_quality(problem: Problem) -> Solution:
     """Select the documents of highest quality, ties by position."""
-    return finished(problem, problem.objective.quality)
+    return in_order(problem, problem.quality)
 
 
 def solve_quality_sampling(problem: Problem) -> Solution:
     """Sample without replacement in proportion to exp(quality / temperature).
 
-    Quality is in standard deviations. Source: QuRating, arXiv 2402.09739. The inclusion is the logit.
+    Quality is in standard deviations. Source: QuRating, arXiv 2402.09739. The inclusion is the random key.
     """
-    logits = deviations(problem.objective.quality) / problem.settings.quality_sampling.temperature
-    mask = problem.objective.budget.fill(gumbel_keys(logits, 1, problem.generator)[0])
-    return finished(problem, logits, mask)
+    logits = deviations(problem.quality) / problem.settings.quality_sampling.temperature
+    return in_order(problem, gumbel_keys(logits, 1, problem.generator)[0])
 
 
 def solve_dsir(problem: Problem) -> Solution:
     """Sample without replacement in proportion to importance weights, whose logs are `log_weights`.
 
     Those of minus infinity, too short to be compared, come last. Source: DSIR, arXiv 2302.03169, and its published code
-    (p-lambda/dsir). The inclusion is the log weight.
+    (p-lambda/dsir). The inclusion is the random key.
     """
     weights = problem.also.log_weights
     is_short = torch.isinf(weights)
-    lowest = weights[~is_short].min() if not is_short.all() else torch.zeros_like(weights[0])
-    weights = torch.where(is_short, lowest - 1, weights)
-    keys = gumbel_keys(weights, 1, problem.generator)[0]
-    lots = torch.rand(len(keys), generator=problem.generator).to(keys.device)
-    return finished(problem, weights, problem.objective.budget.fill(torch.where(is_short, keys.min() - 1 - lots, keys)))
+    keys = gumbel_keys(weights.masked_fill(is_short, 0.0), 1, problem.generator)[0]
+    keys[is_short] -= keys.max() - keys.min() + 1
+    return in_order(problem, keys)
 
 
 def deviations(values: Tensor) -> Tensor:

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from fineweb_mask.models.selection.inputs import SelectionInputError
 from fineweb_mask.models.selection.selectors.sampling import deviations
-from fineweb_mask.models.selection.solvers.problem import Problem, Solution, finished
-from fineweb_mask.models.settings.selectors.options import QuadmixCurveSettings, QuadmixSettings
+from fineweb_mask.models.selection.solvers.policy_gradient import gumbel_keys
+from fineweb_mask.models.selection.solvers.problem import Problem, Solution, in_order
+from fineweb_mask.models.settings.selection import QuadmixCurveSettings, QuadmixSettings
 
 STEEPNESS = 1000.0
 """How sharply the expected copies fall at omega: the upper end of the range that QuaDMix searches."""
@@ -53,41 +54,24 @@ def in_turn(rankings: Sequence[NDArray[np.integer]], others: Tensor, problem: Pr
     return priority
 
 
-LEAST = 1e-12
-"""Probability of a document that the sampling function gives none, so that a large budget can be filled."""
+def solve_quadmix(problem: Problem) -> Solution:
+    """Sample without replacement, in proportion to a function of each document's rank in its group.
 
-
-def solve_quadmix(problem: Problem, *, steepness: float = STEEPNESS, floor: float = FLOOR) -> Solution:
-    """Sample documents by a function of their rank in their group, by the weighted sum of their scores.
-
-    What is wanted of all documents is scaled to the budget by one factor, and is at most 1: a systematic sample then
-    takes each document with that probability. Source: QuaDMix, arXiv 2504.16511, which takes documents more than once,
-    and searches the curve of every group with small models; here they are settings, and the rank of the best document
-    is 0. The inclusion is the probability.
+    Ranks are by the weighted sum of the scores. Source: QuaDMix, arXiv 2504.16511, which takes documents more than
+    once, and searches the curve of every group with small models; here they are settings, and the rank of the best
+    document is 0. The inclusion is the random key.
     """
-    settings, budget, also = problem.settings.quadmix, problem.objective.budget, problem.also
-    tokens = torch.ones_like(budget.costs) if problem.tokens is None else problem.tokens
-    groups, names = (torch.zeros_like(tokens), ("",)) if also.groups is None else (also.groups, also.group_names)
-    merged = merged_scores(also.scores, settings.weights)
-    wanted = torch.empty(budget.n, dtype=torch.float64, device=merged.device)
-    members = torch.split(groups.sort(stable=True).indices, torch.bincount(groups, minlength=len(names)).tolist())
-    for name, own in zip(names, members, strict=True):
+    settings, also = problem.settings.quadmix, problem.also
+    tokens = torch.ones_like(problem.objective.budget.costs) if problem.tokens is None else problem.tokens
+    groups = np.full(len(tokens), "") if also.groups is None else also.groups
+    wanted = torch.empty(len(tokens), dtype=torch.float64, device=tokens.device)
+    names, numbers = np.unique(groups, return_inverse=True)
+    members = np.split(np.argsort(numbers, kind="stable"), np.bincount(numbers).cumsum()[:-1])
+    for name, own in zip(names.tolist(), map(torch.from_numpy, members), strict=True):
         curve = curve_of(settings, name)
-        scores = merged if curve.weights == settings.weights else merged_scores(also.scores, curve.weights)
-        wanted[own] = wanted_at(ranks(scores[own], tokens[own]), curve, steepness, floor)
-    costs, limit = budget.costs.double(), budget.limit
-    fits = budget.allowed & (costs <= limit)
-    expected = torch.zeros_like(wanted)
-    expected[fits] = scaled_to_budget(wanted[fits], costs[fits], limit)
-    order = torch.randperm(len(merged), generator=problem.generator).to(merged.device)
-    start = float(torch.rand(1, generator=problem.generator))
-    mask = torch.empty(len(merged), dtype=torch.bool, device=merged.device)
-    mask[order] = systematic_sample(expected[order], start)
-    if not budget.counts_documents:  # by tokens, a sample may exceed the budget
-        spent = torch.empty_like(costs)
-        spent[order] = (costs * mask)[order].cumsum(0)
-        mask = budget.fill(expected, mask & (spent <= limit))
-    return finished(problem, expected, mask)
+        scores = merged_scores(also.scores, curve.weights)
+        wanted[own] = wanted_at(ranks(scores[own], tokens[own]), curve)
+    return in_order(problem, gumbel_keys(wanted.log().float(), 1, problem.generator)[0])
 
 
 def curve_of(settings: QuadmixSettings, group: str) -> QuadmixCurveSettings:
@@ -126,45 +110,14 @@ def ranks(scores: Tensor, tokens: Tensor) -> Tensor:
     return found
 
 
-def wanted_at(
-    ranks: Tensor, settings: QuadmixCurveSettings, steepness: float = STEEPNESS, floor: float = FLOOR
-) -> Tensor:
-    """Return how much documents of these ranks (n,) are wanted, before it is scaled to the budget: (n,) float64.
+def wanted_at(ranks: Tensor, settings: QuadmixCurveSettings) -> Tensor:
+    """Return how much documents of these ranks (n,) are wanted: (n,) float64.
 
     >>> wanted_at(torch.tensor([0.0, 0.4, 0.6]), QuadmixSettings(omega=0.5, eta=1)).tolist()
     [2.001, 2.001, 0.001]
     """
-    good = (2 * torch.sigmoid(steepness * (settings.omega - ranks.double()))) ** settings.eta
-    return torch.where(ranks <= settings.omega, good, 0.0) + floor
-
-
-def scaled_to_budget(wanted: Tensor, costs: Tensor, limit: float) -> Tensor:
-    """Return min(factor * wanted, 1), whose costs add up to `limit`, or 1 if all of it is less: (n,)."""
-    wanted = wanted.clamp(min=LEAST)
-    if float(costs.sum()) <= limit:
-        return torch.ones_like(wanted)
-    low, high = 1e-30, 1 / float(wanted.min())
-    while high > low * (1 + 1e-13):
-        middle = (low * high) ** 0.5
-        if float(costs @ (middle * wanted).clamp(max=1)) < limit:
-            low = middle
-        else:
-            high = middle
-    return (high * wanted).clamp(max=1)
-
-
-def systematic_sample(expected: Tensor, start: float) -> Tensor:
-    """Take each of n items with its probability (n,) float64, and as many of all as these add up to: (n,) bool.
-
-    `start` is uniform between 0 and 1: over it, each item is taken with exactly its probability.
-
-    >>> systematic_sample(torch.tensor([0.5, 0.5, 1.0, 0.5], dtype=torch.float64), 0.75).tolist()
-    [False, True, True, False]
-    """
-    reach = expected.cumsum(0)
-    reach[-1] = round(float(reach[-1])) if abs(float(reach[-1]) - round(float(reach[-1]))) < 1e-6 else reach[-1]
-    marks = (reach - start).ceil().clamp(min=0).long()
-    return torch.diff(marks, prepend=torch.zeros(1, dtype=torch.int64, device=marks.device)) > 0
+    good = (2 * torch.sigmoid(STEEPNESS * (settings.omega - ranks.double()))) ** settings.eta
+    return torch.where(ranks <= settings.omega, good, 0.0) + FLOOR
 
 
 def solve_odis(problem: Problem, *, variance: float = VARIANCE) -> Solution:
@@ -183,7 +136,7 @@ def solve_odis(problem: Problem, *, variance: float = VARIANCE) -> Solution:
         places = torch.empty_like(best)
         places[order] = -torch.arange(len(order), dtype=torch.float64, device=values.device)
         best = torch.maximum(best, places)
-    return finished(problem, in_turn(list(orders.cpu().numpy()), best, problem))
+    return in_order(problem, in_turn(list(orders.cpu().numpy()), best, problem))
 
 
 def components(columns: Tensor, variance: float) -> Tensor:

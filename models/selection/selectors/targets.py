@@ -9,7 +9,7 @@ from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.inputs import Targets
 from fineweb_mask.models.selection.rows import Rows
 from fineweb_mask.models.selection.selectors.scores import in_turn
-from fineweb_mask.models.selection.solvers.problem import Problem, Solution, finished
+from fineweb_mask.models.selection.solvers.problem import Problem, Solution, in_order
 
 AT_ONCE = 64
 """Examples that all documents are ranked by together."""
@@ -35,7 +35,7 @@ def solve_betr(problem: Problem) -> Solution:
             own = torch.empty_like(score)
             own[cosines.sort(descending=True, stable=True).indices] = places
             score = torch.maximum(score, own)
-    return finished(problem, score)
+    return in_order(problem, score)
 
 
 def solve_rds(problem: Problem) -> Solution:
@@ -45,29 +45,16 @@ def solve_rds(problem: Problem) -> Solution:
     (hamishivi/automated-instruction-selection). There the vectors are position-weighted means of a language model's
     hidden states; here they are the encoder's. The inclusion is minus the number of documents that were taken before.
     """
-    targets = problem.also.targets
+    rows, targets = problem.rows, problem.also.targets
     assert targets is not None  # noqa: S101 - checked by the caller
-    near = nearness(problem.rows, targets)
-    if len(near) > 1:
-        orders = near.sort(dim=1, descending=True, stable=True).indices
-        return finished(problem, in_turn(list(orders.cpu().numpy()), near.amax(0), problem))
-    return finished(problem, in_turn(nearest(problem, targets.vectors), near[0], problem))
-
-
-def nearest(problem: Problem, vectors: Tensor) -> list[NDArray[np.int32]]:
-    """Return the documents nearest to each of some vectors (t, d), nearest first.
-
-    As many for each as are selected together; fewer where these were more than `CANDIDATES`.
-    """
-    rows, budget = problem.rows, problem.objective.budget
-    wanted = budget.limit if budget.counts_documents and bool(budget.allowed.all()) else rows.n
-    count = max(1, min(rows.n, wanted, CANDIDATES // len(vectors)))
-    found = list[NDArray[np.int32]]()
-    for part in track("target examples", torch.split(vectors, AT_ONCE)):
-        for cosines in (rows.matrix @ part.T).T:
-            order = cosines.sort(descending=True, stable=True).indices[:count]
-            found.append(order.cpu().numpy().astype(np.int32))
-    return found
+    near = nearness(rows, targets)
+    turns = list(near if len(near) > 1 else targets.vectors)
+    orders, count = list[NDArray[np.int32]](), max(1, CANDIDATES // len(turns))
+    for one in track("target examples", turns):
+        cosines = one if len(near) > 1 else rows.matrix @ one
+        order = cosines.sort(descending=True, stable=True).indices[:count]
+        orders.append(order.cpu().numpy().astype(np.int32))
+    return in_order(problem, in_turn(orders, near.amax(0), problem))
 
 
 def nearness(rows: Rows, targets: Targets) -> Tensor:

@@ -15,45 +15,37 @@ import torch
 from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
+from fineweb_mask.models.selection.neighbours import Neighbours
 from fineweb_mask.models.selection.objective import Objective
-from fineweb_mask.models.selection.solvers.problem import History, Problem, Solution
+from fineweb_mask.models.selection.solvers.problem import Problem, Solution
 
-STEPS = 40  # of the relaxation
 HOT, COLD = 0.5, 0.02  # temperature in standard deviations of the gradient: at first, and in the end
 FIRST, SHORTEST, LONGEST = 0.3, 0.05, 0.5  # shares of the way
 GROWTH = 1.5  # of a step over the last one, at most
 ROUNDS = 40  # of swaps, at most
 LEAST_RISE = 1e-6  # share of what was gained: a round that gains less is the last
 LARGEST_BATCH = 1 / 4  # share of the selected documents that are swapped at once
-SMALL = 16  # most documents for which every exchange is evaluated exactly
-NEAREST = 16  # documents that are like each document, itself included, of which one is swapped in a round
 
 
-def solve_mean_field(problem: Problem, *, steps: int = STEPS, rounds: int = ROUNDS) -> Solution:
-    """Relax in at most so many steps, and refine the best selection on the way in at most so many rounds of swaps."""
-    objective, budget, history = problem.objective, problem.objective.budget, problem.history
-    flat = budget.probabilities(torch.zeros_like(objective.quality), 1.0)
-    best = budget.fill(budget.worth(objective.gradient(flat)))
-    reached = objective.value_of(best)
-    history.record(0, reached)
+def solve_mean_field(problem: Problem, *, rounds: int = ROUNDS) -> Solution:
+    """Relax, and refine the best selection on the way in at most so many rounds of swaps."""
+    objective, budget = problem.objective, problem.objective.budget
+    best = budget.fill(budget.worth(objective.gradient(budget.even)))
     if bool(best[budget.allowed].all()):
         return Solution(best, best.float())
-    relaxed = relax(objective.coarse(problem.generator), steps)
-    for priority in (relaxed, budget.worth(objective.gradient(relaxed))):
-        rounded = budget.fill(priority)
-        if (value := objective.value_of(rounded)) > reached:
-            best, reached = rounded, value
-    history.record(steps, reached)
-    near = None if problem.lists is None else problem.lists.index[:NEAREST]
-    best = refine(objective, best, history, near, rounds)
+    relaxed = relax(objective)
+    rounded = [best, *map(budget.fill, (relaxed, budget.worth(objective.gradient(relaxed))))]
+    best = max(rounded, key=objective.value_of)
+    best = refine(objective, best, problem.near, rounds)
     return Solution(best, objective.inclusion(best))
 
 
-def relax(objective: Objective, steps: int = STEPS) -> Tensor:
+def relax(objective: Objective) -> Tensor:
     """Return inclusion probabilities of a high objective, (n,) float32."""
     budget = objective.budget
-    pi, share = budget.probabilities(torch.zeros_like(objective.quality), 1.0), FIRST
+    pi, share = budget.even, FIRST
     gradient = objective.gradient(pi)
+    steps = min((metric.relaxation for metric in objective.active.values()), default=0)
     for step in track("steps of the relaxation", range(steps)):
         worth = budget.worth(gradient)
         temperature = HOT * (COLD / HOT) ** (step / max(1, steps - 1)) * budget.deviation(worth)
@@ -68,7 +60,7 @@ def relax(objective: Objective, steps: int = STEPS) -> Tensor:
     return pi
 
 
-def refine(objective: Objective, mask: Tensor, history: History, near: Tensor | None, rounds: int = ROUNDS) -> Tensor:
+def refine(objective: Objective, mask: Tensor, near: Neighbours | None, rounds: int = ROUNDS) -> Tensor:
     """Swap while the objective rises: (n,) bool, never worse than `mask`.
 
     Parameters
@@ -77,84 +69,36 @@ def refine(objective: Objective, mask: Tensor, history: History, near: Tensor | 
         What is maximised.
     mask
         The selection to begin with, (n,) bool, full.
-    history
-        Where the objective of each round is recorded.
     near
-        Documents that are like each document, itself included, (k, n) int: of these one is swapped in a round.
+        Documents that are like each document, itself included: of these one is swapped in a round.
     rounds
         Most rounds.
     """
-    reached = first = objective.value_of(mask)
-    most = max(1, round(LARGEST_BATCH * int(mask.sum())))
+    budget, reached = objective.budget, objective.value_of(mask)
+    first, most = reached, max(1, round(LARGEST_BATCH * int(mask.sum())))
     for _ in track("rounds of swaps", range(rounds)):
-        swapped, value, swaps = _swap(objective, mask, reached, most, near)
-        if not swaps:
+        worth, before = budget.worth(objective.gains(mask)), reached
+        gain = torch.where(mask | ~budget.allowed, -torch.inf, worth)
+        loss = torch.where(mask, worth, torch.inf)
+        add, drop = ~mask & budget.allowed, mask
+        if near is not None:
+            add, drop = add & (gain >= near.take(gain).amax(0)), drop & (loss <= near.take(loss).amin(0))
+        into, out = add.nonzero()[:, 0], drop.nonzero()[:, 0]
+        into = into[gain[into].sort(descending=True, stable=True).indices]
+        out = out[loss[out].sort(stable=True).indices]
+        pairs = min(len(into), len(out), most)
+        pairs = int((gain[into[:pairs]] > loss[out[:pairs]]).sum())
+        order = worth.double()
+        span = order.max() - order.min() + 1
+        order[into] += span  # before all others, which take the room that is left
+        while pairs:
+            kept, leaving = mask.clone(), out[:pairs]
+            kept[leaving] = False
+            swapped = budget.fill(order.index_add(0, leaving, -span.expand(pairs)), kept)
+            if (value := objective.value_of(swapped)) > reached:
+                mask, reached, most = swapped, value, 2 * pairs
+                break
+            pairs //= 2
+        if reached - before <= LEAST_RISE * (reached - first):
             break
-        mask, rise, reached, most = swapped, value - reached, value, 2 * swaps
-        history.record(history.entries[-1][0] + 1, reached)
-        if rise < LEAST_RISE * (reached - first):
-            break
-    return _exchange(objective, mask) if objective.budget.n <= SMALL else mask
-
-
-def _swap(
-    objective: Objective, mask: Tensor, reached: float, most: int, near: Tensor | None
-) -> tuple[Tensor, float, int]:
-    """Swap as many pairs at once as raise the objective: (n,) bool, its objective, the swaps made."""
-    budget, worth = objective.budget, objective.budget.worth(objective.gains(mask))
-    gain = torch.where(mask | ~budget.allowed, -torch.inf, worth)
-    loss = torch.where(mask, worth, torch.inf)
-    add, drop = ~mask & budget.allowed, mask
-    if near is not None:
-        add, drop = add & (gain >= _of_near(gain, near).amax(0)), drop & (loss <= _of_near(loss, near).amin(0))
-    into, out = add.nonzero()[:, 0], drop.nonzero()[:, 0]
-    into = into[gain[into].sort(descending=True, stable=True).indices]
-    out = out[loss[out].sort(stable=True).indices]
-    pairs = min(len(into), len(out), most)
-    pairs = int((gain[into[:pairs]] > loss[out[:pairs]]).sum())
-    while pairs:
-        swapped = _swapped(objective, mask, out[:pairs], into, worth)
-        value = objective.value_of(swapped)
-        if value > reached:
-            return swapped, value, pairs
-        pairs //= 2
-    return mask, reached, 0
-
-
-def _of_near(values: Tensor, near: Tensor) -> Tensor:
-    return values.index_select(0, near.reshape(-1)).view(near.shape)
-
-
-def _swapped(objective: Objective, mask: Tensor, out: Tensor, into: Tensor, worth: Tensor) -> Tensor:
-    """Drop documents `out`, add those of `into` that fit, then others, each in the order of their worth: (n,) bool."""
-    kept = mask.clone()
-    kept[out] = False
-    order = worth.double() - worth.double().max() - 1
-    order[into] -= order.min() - 1
-    order[out] = 2 * order.min() - 1
-    return objective.budget.fill(order, kept)
-
-
-def _exchange(objective: Objective, mask: Tensor) -> Tensor:
-    """Make the best of all exchanges until none helps: (n,) bool.
-
-    An exchange is a swap of one document for another, a drop, or an addition for which the selected documents of the
-    least worth make room. The room left is filled.
-    """
-    budget, nobody = objective.budget, mask.new_zeros(0, dtype=torch.int64)
-    for _ in range(ROUNDS):
-        worth, others = budget.worth(objective.gains(mask)), [mask]
-        for out in mask.nonzero():
-            room = budget.limit - int(budget.costs[mask].sum()) + int(budget.costs[out])
-            fits = (~mask & budget.allowed & (budget.costs <= room)).nonzero()
-            others += [_swapped(objective, mask, out, into, worth) for into in [nobody, *fits]]
-        if not budget.counts_documents:
-            kept_first = worth + mask * (worth.max() - worth.min() + 1)
-            for into in (~mask & budget.allowed & (budget.costs <= budget.limit)).nonzero():
-                alone = torch.zeros_like(mask).index_fill(0, into, value=True)
-                others += [budget.fill(kept_first, alone), budget.fill(worth, alone)]
-        best = int(objective.value(torch.stack(others)).argmax())
-        if not best:  # of equal ones the first
-            break
-        mask = others[best]
     return mask

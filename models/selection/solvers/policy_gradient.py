@@ -18,9 +18,8 @@ from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.budget import Budget
-from fineweb_mask.models.selection.solvers.problem import Problem, Solution
+from fineweb_mask.models.selection.solvers.problem import Problem, Solution, in_order
 
-LOG_EVERY = 50  # steps between two entries of the history
 EPSILON = 1e-8  # keeps the advantages finite if all rewards of a group are equal
 
 
@@ -50,24 +49,23 @@ def draw(logits: Tensor, budget: Budget, n_masks: int, generator: torch.Generato
     return masks.scatter_(1, order, budget.costs[order].cumsum(1) <= budget.limit)
 
 
-def solve_policy_gradient(problem: Problem, *, log_every: int = LOG_EVERY) -> Solution:
-    """Learn the logits and select the documents of the highest ones; every `log_every` steps enter the history."""
+def solve_policy_gradient(problem: Problem) -> Solution:
+    """Learn the logits and select the documents of the highest ones."""
     objective, settings = problem.objective, problem.settings.policy_gradient
-    n, budget = objective.budget.n, objective.budget
+    budget, quality = objective.budget, problem.quality
     allowed = budget.allowed.nonzero()[:, 0]
     kept = len(allowed) - min(int(settings.prune * len(allowed)), max(0, len(allowed) - math.ceil(budget.size)))
-    pool = allowed[objective.quality[allowed].sort(descending=True, stable=True).indices[:kept]].sort().values
-    logits = _initial_logits(objective.quality[pool], settings.init)
-    batch_size = min(kept, max(settings.min_batch, round(settings.partial * n)))
+    pool = allowed[quality[allowed].sort(descending=True, stable=True).indices[:kept]].sort().values
+    logits = _initial_logits(quality[pool], settings.init)
+    batch_size = min(kept, max(settings.min_batch, round(settings.partial * budget.n)))
     whole = int(budget.costs[pool].sum())
-    batch, local = logits[:0], objective
-    batches = _batches(kept, batch_size, problem.generator, pool.device)
     noise = problem.generator  # drawn on the device: on a GPU it is other noise than on a CPU
     if pool.device.type != "cpu":
         noise = torch.Generator(pool.device).manual_seed(noise.initial_seed())
+    batches = _batches(kept, batch_size, problem.generator)
     for step in track("policy gradient steps", range(settings.n_epochs), part=(0, 1)):
-        previous, batch = batch, next(batches)
-        if batch is not previous:  # the same tensor is repeated where every batch is all documents
+        if not step or batch_size < kept:  # else the batch is all documents
+            batch = next(batches).to(pool.device)
             costs = budget.costs[pool[batch]]
             limit = max(int(costs.min()), round(budget.limit / whole * int(costs.sum())))
             local = objective.among(pool[batch], limit)
@@ -76,10 +74,9 @@ def solve_policy_gradient(problem: Problem, *, log_every: int = LOG_EVERY) -> So
         share = step / max(settings.n_epochs - 1, 1)
         rate = settings.max_lr + (settings.min_lr - settings.max_lr) * share
         logits[batch] += (rate / settings.n_rollout) * (advantage @ masks.float())
-        if step % log_every == 0 or step == settings.n_epochs - 1:
-            problem.history.record(step + 1, objective.value_of(budget.fill(_inclusion(logits, pool, n))))
-    inclusion = _inclusion(logits, pool, n)
-    return Solution(budget.fill(inclusion), inclusion)
+    inclusion = torch.full_like(quality, float(logits.min()) - 1)  # of others, below all in the pool
+    inclusion[pool] = logits
+    return in_order(problem, inclusion)
 
 
 def _initial_logits(quality: Tensor, init: str) -> Tensor:
@@ -90,18 +87,6 @@ def _initial_logits(quality: Tensor, init: str) -> Tensor:
     return (quality - low + 0.01 * (high - low).clamp(min=torch.finfo(torch.float32).tiny)).log()
 
 
-def _inclusion(logits: Tensor, pool: Tensor, n: int) -> Tensor:
-    """Enter the logits of the pool among all n documents, the others below them."""
-    inclusion = torch.full((n,), float(logits.min()) - 1, device=logits.device)
-    inclusion[pool] = logits
-    return inclusion
-
-
-def _batches(n: int, size: int, generator: torch.Generator, device: torch.device) -> Iterator[Tensor]:
-    if size == n:
-        everyone = torch.arange(n, device=device)
-        while True:
-            yield everyone
+def _batches(n: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
     while True:
-        order = torch.randperm(n, generator=generator).to(device)
-        yield from torch.split(order[: n // size * size], size)
+        yield from torch.split(torch.randperm(n, generator=generator)[: n // size * size], size)

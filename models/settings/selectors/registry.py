@@ -1,7 +1,7 @@
-"""Register every selector: what it reads, whether it draws at random, what it costs and where it comes from.
+"""Register every selector: where it is, what it reads, and whether it is slow.
 
 A selector of your own is a function from `Problem` to `Solution` in `models/selection/selectors/` and an entry here; if
-it has options, they are a class in `options.py` and a field of `SelectionSettings` with the selector's name.
+it has options, they are a field of `SelectionSettings` with the selector's name.
 
 >>> from fineweb_mask.models.settings.selectors.registry import SELECTORS
 >>> sorted(name for name, entry in SELECTORS.items() if "targets" in entry.reads)
@@ -25,100 +25,27 @@ class SelectorEntry:
     """What is known of a selector before its module is imported."""
 
     solve: str | Callable[[Any], Any]  # from Problem to Solution; or the module in models/selection/ of `solve_NAME`
-    maximises: str  # in a few words, for tables
-    source: str = ""  # publication or published code
     reads: Set[Reads] = frozenset({"quality", "vectors"})
-    is_sampled: bool = False  # whether what is selected depends on the seed; else ties are by position
     is_slow: bool = False  # whether a comparison leaves it out unless it is named
 
 
 SELECTORS: dict[str, SelectorEntry] = {
-    "mean_field": SelectorEntry(
-        "solvers.mean_field", "the objective J, with a bound on what is possible", "this project (docs/algorithm.md)"
-    ),
-    "policy_gradient": SelectorEntry(
-        "solvers.policy_gradient",
-        "the objective J, as the paper learns it",
-        "DATAMASK, arXiv 2512.24265",
-        is_sampled=True,
-        is_slow=True,
-    ),
-    "top_quality": SelectorEntry(
-        "selectors.sampling", "the quality", "thresholds of any classifier", reads={"quality"}
-    ),
-    "random": SelectorEntry(
-        "selectors.sampling", "nothing", "the baseline of every paper", reads=frozenset(), is_sampled=True
-    ),
-    "quality_sampling": SelectorEntry(
-        "selectors.sampling",
-        "the quality, softened by a temperature",
-        "QuRating, arXiv 2402.09739",
-        reads={"quality"},
-        is_sampled=True,
-    ),
-    "semdedup": SelectorEntry(
-        "selectors.clusters",
-        "unlikeness to the documents kept in the same cluster",
-        "SemDeDup, arXiv 2303.09540",
-        is_sampled=True,
-    ),
-    "greedy": SelectorEntry(
-        "solvers.greedy", "the objective J, one document at a time", "Nemhauser, Wolsey and Fisher 1978"
-    ),
-    "quadmix": SelectorEntry(
-        "selectors.scores",
-        "a sampling function of each document's rank in its group",
-        "QuaDMix, arXiv 2504.16511",
-        reads={"scores", "groups"},
-        is_sampled=True,
-    ),
-    "dsir": SelectorEntry(
-        "selectors.sampling",
-        "likeness of its n-grams to the target texts, by importance weights",
-        "DSIR, arXiv 2302.03169",
-        reads={"text"},
-        is_sampled=True,
-    ),
-    "d4": SelectorEntry(
-        "selectors.clusters",
-        "distance from the centre, after semantic deduplication",
-        "D4, arXiv 2308.12284",
-        is_sampled=True,
-    ),
-    "betr": SelectorEntry(
-        "selectors.targets",
-        "rank by likeness to target examples, the best of all examples",
-        "BETR, arXiv 2507.12466",
-        reads={"targets"},
-    ),
-    "rds": SelectorEntry(
-        "selectors.targets",
-        "likeness to the nearest example, the tasks or the examples of one in turn",
-        "RDS+, arXiv 2503.01807",
-        reads={"targets"},
-    ),
-    "kmq": SelectorEntry(
-        "selectors.clusters",
-        "quality, sampled within every cluster",
-        "Diversify and Conquer, arXiv 2409.11378",
-        is_sampled=True,
-    ),
-    "odis": SelectorEntry(
-        "selectors.scores", "each principal component of the scores in turn", "ODiS, arXiv 2510.18909", reads={"scores"}
-    ),
-    "ingenious": SelectorEntry(
-        "selectors.ingenious",
-        "gain of coverage within random parts, sampled",
-        "INGENIOUS, arXiv 2305.06677",
-        reads={"vectors"},
-        is_sampled=True,
-    ),
-    "quad": SelectorEntry(
-        "selectors.clusters",
-        "the quality of documents of promising clusters",
-        "Quad, arXiv 2409.16986",
-        is_sampled=True,
-    ),
+    "mean_field": SelectorEntry("solvers.mean_field"),
+    "policy_gradient": SelectorEntry("solvers.policy_gradient", is_slow=True),
+    "top_quality": SelectorEntry("selectors.sampling", reads={"quality"}),
+    "random": SelectorEntry("selectors.sampling", reads=frozenset()),
+    "quality_sampling": SelectorEntry("selectors.sampling", reads={"quality"}),
+    "semdedup": SelectorEntry("selectors.clusters"),
+    "greedy": SelectorEntry("solvers.greedy"),
+    "quadmix": SelectorEntry("selectors.scores", reads={"scores", "groups"}),
+    "dsir": SelectorEntry("selectors.sampling", reads={"text"}),
+    "d4": SelectorEntry("selectors.clusters"),
+    "betr": SelectorEntry("selectors.targets", reads={"targets"}),
+    "rds": SelectorEntry("selectors.targets", reads={"targets"}),
+    "kmq": SelectorEntry("selectors.clusters"),
+    "odis": SelectorEntry("selectors.scores", reads={"scores"}),
+    "ingenious": SelectorEntry("selectors.ingenious", reads={"vectors"}),
+    "quad": SelectorEntry("selectors.clusters"),
 }
 """Every selector by the name that `selection.solver` and `compare --variants` take."""
 

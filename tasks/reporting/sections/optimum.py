@@ -3,9 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fineweb_mask.tasks.reporting import charts
-from fineweb_mask.tasks.reporting.charts import Series
-from fineweb_mask.tasks.reporting.page import Column, Figure, Section, Table
+from fineweb_mask.tasks.reporting.page import Column, Section, Table
 from fineweb_mask.tasks.workspace.records.counts import add_groups, mean_of
 
 LISTED_BLOCKS = 200
@@ -42,10 +40,7 @@ def certificate(blocks: Sequence[dict[str, Any]]) -> Section:
     columns = [Column("block"), Column("documents", "count"), Column("selected", "count"), Column("share", "share")]
     columns += [Column(name, "precise") for name in ("objective", "random selection", "upper bound")]
     table = Table("Blocks", [*columns, Column("gap", "gap")], rows, note=note, wide=True)
-    largest = max(solved, key=lambda block: int(block["documents"]), default=None)
-    curves = [] if largest is None or not largest["history"] else [_learning_curve(largest)]
-    tables = [table] if len(rows) > 1 or (rows and not curves) else []  # of one block, the curve says the same
-    return Section("Distance from the optimum", [claim(blocks)], curves, tables)
+    return Section("Distance from the optimum", [claim(blocks)], tables=[table] if rows else [])
 
 
 def groups(blocks: Sequence[dict[str, Any]], column: str, budget_by: str) -> Section:
@@ -79,20 +74,3 @@ def weighted_mean(blocks: Sequence[dict[str, Any]], name: str) -> float | None:
     """Return the mean of a figure over the blocks, weighted by their documents; None if a block lacks the figure."""
     values = [block[name] for block in blocks]
     return None if None in values else mean_of(values, blocks)
-
-
-def _learning_curve(block: dict[str, Any]) -> Figure:
-    steps, values = zip(*block["history"], strict=True)
-    bound = block["upper_bound"]
-    levels = {} if bound is None else {"upper bound on any selection": bound}
-    proven = "." if bound is None else f"; the bound on any selection is {bound:.5g}."
-    levels["random selection"] = block["random_objective"]
-    title, y_label = "Learning curve of the largest block", "objective (dimensionless)"
-    note = f"n = {block['documents']:,} documents, {block['selected']:,} selected"
-    return Figure(
-        "learning-curve",
-        charts.lines(title, "step", y_label, [Series("objective", steps, values)], levels=levels, note=note),
-        alt=f"The objective rises to {values[-1]:.5g}{proven}",
-        caption=f"The objective during the optimisation: {block['objective']:.5g} of the selection, "
-        f"{block['random_objective']:.5g} of a random one{proven}",
-    )

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from fineweb_mask.models.selection.budget import Budget
-from fineweb_mask.models.selection.metrics.base import metric_class
+from fineweb_mask.models.selection.metrics.base import Linear, metric_class
 from fineweb_mask.models.selection.neighbours import nearest
 from fineweb_mask.models.selection.objective import Objective
 from fineweb_mask.models.selection.rows import Rows
@@ -28,7 +28,7 @@ def of_documents(n, k):
 
 def made(name, rows, budget, length=64):
     """A metric, with lists of a length."""
-    return METRICS[name].of(rows, budget, nearest(rows, length))
+    return METRICS[name](rows, budget, nearest(rows, length))
 
 
 def random_masks(n, k, groups, seed=1):
@@ -83,7 +83,8 @@ def random_objective(seed, *, by_tokens, largest=10):
     metrics = {name: made(name, rows, budget, int(random.choice([2, 4, 64]))) for name in names}
     weights = {name: float(random.uniform(0.05, 1)) for name in names}
     quality = torch.from_numpy(random.normal(size=n) * random.choice([0.1, 1, 3])).float()
-    return Objective(budget, quality, float(random.choice([0, 0.3, 0.9])), metrics, weights)
+    metrics["quality"], weights["quality"] = Linear(quality * budget.shares), float(random.choice([0, 0.3, 0.9]))
+    return Objective(budget, metrics, weights)
 
 
 def central_differences(function, place, width=1e-4):

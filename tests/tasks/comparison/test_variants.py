@@ -6,8 +6,7 @@ import pytest
 
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings import PipelineSelectionSettings
-from fineweb_mask.models.settings.selection import METRICS
-from fineweb_mask.models.settings.selectors.options import QualitySamplingSettings
+from fineweb_mask.models.settings.selection import METRICS, QualitySamplingSettings
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
 from fineweb_mask.tasks.comparison.variants import (
     USUAL,

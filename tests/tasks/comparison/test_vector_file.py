@@ -8,13 +8,8 @@ import pytest
 from fineweb_mask.models.selection.inputs import SelectionInputError
 from fineweb_mask.models.selection.selector import select
 from fineweb_mask.models.settings.selection import SelectionSettings
-from fineweb_mask.tasks.comparison.vector_file import (
-    VectorColumns,
-    VectorFileError,
-    check_vector_file,
-    read_vectors,
-    select_file,
-)
+from fineweb_mask.tasks.comparison.vector_file import VectorFileError, read_vectors, select_file
+from fineweb_mask.tasks.storage.parquet import DamagedFileError
 
 N, D = 60, 6
 FLOATS = pa.list_(pa.float32())
@@ -53,7 +48,7 @@ def test_every_kind_of_list_is_read(tmp_path, vectors, kind):
 
 def test_output_is_what_select_selects(tmp_path, vectors):
     source = written(tmp_path / "in.parquet", vectors)
-    result = select_file(source, tmp_path / "out.parquet", VectorColumns(), SETTINGS, device="cpu")
+    result = select_file(source, tmp_path / "out.parquet", SETTINGS, device="cpu")
     expected = select(vectors, np.linspace(0, 1, N, dtype=np.float32), SETTINGS)
     rows = pq.read_table(tmp_path / "out.parquet")
     assert rows.column_names == ["chunk_id", "quality_score", "inclusion"]
@@ -63,14 +58,13 @@ def test_output_is_what_select_selects(tmp_path, vectors):
     assert result.objective == pytest.approx(expected.objective)
 
 
-def test_several_quality_columns_and_a_budget_of_tokens(tmp_path, vectors):
+def test_a_budget_of_tokens(tmp_path, vectors):
     tokens = np.random.default_rng(1).integers(10, 100, N)
-    source = written(tmp_path / "in.parquet", vectors, other=np.zeros(N) + np.arange(N) % 3, tokens=tokens)
-    columns = VectorColumns(quality=["quality_score", "other"], tokens="tokens")
+    source = written(tmp_path / "in.parquet", vectors, tokens=tokens)
     settings = SelectionSettings(select_ratio=0.25, budget_by="tokens")
-    select_file(source, tmp_path / "out.parquet", columns, settings, device="cpu")
+    select_file(source, tmp_path / "out.parquet", settings, token_column="tokens", device="cpu")
     rows = pq.read_table(tmp_path / "out.parquet")
-    assert rows.column_names == ["chunk_id", "quality_score", "other", "inclusion"]
+    assert rows.column_names == ["chunk_id", "quality_score", "inclusion"]
     chosen = [int(name.removeprefix("chunk-")) for name in rows["chunk_id"].to_pylist()]
     assert 0.9 * 0.25 * tokens.sum() <= tokens[chosen].sum() <= 0.25 * tokens.sum()
 
@@ -89,18 +83,18 @@ def test_a_bad_row_is_named_and_nothing_is_written(tmp_path, vectors, changes, e
     quality = pa.array([changes.get("quality", 0.5) if index == 41 else 0.5 for index in range(N)])
     source = written(tmp_path / "in.parquet", [*vectors[:41], bad, *vectors[42:]], quality_score=quality)
     with pytest.raises(error, match=message):
-        select_file(source, tmp_path / "out.parquet", VectorColumns(), SETTINGS, device="cpu")
+        select_file(source, tmp_path / "out.parquet", SETTINGS, device="cpu")
     assert not (tmp_path / "out.parquet").exists()
 
 
-def test_wrong_columns_and_files_are_named_before_anything_is_read(tmp_path, vectors):
+def test_wrong_columns_and_files_are_named(tmp_path, vectors):
     source = written(tmp_path / "in.parquet", vectors)
     (tmp_path / "no.parquet").write_text("no")
-    for path, columns, message in (
-        (source, {"id": "nope"}, "no column 'nope'"),
-        (source, {"quality": ["chunk_id"]}, "'chunk_id' must hold numbers"),
-        (source, {"features": "quality_score"}, "'quality_score' must be a list"),
-        (tmp_path / "no.parquet", {}, "cannot be read as Parquet"),
+    for path, columns, error, message in (
+        (source, {"id_column": "nope"}, VectorFileError, "no column 'nope'"),
+        (source, {"quality_column": "chunk_id"}, SelectionInputError, "'chunk_id'.* must hold numbers"),
+        (source, {"feature_column": "quality_score"}, VectorFileError, "'quality_score' must be a list"),
+        (tmp_path / "no.parquet", {}, DamagedFileError, "no.parquet"),
     ):
-        with pytest.raises(VectorFileError, match=message):
-            check_vector_file(path, VectorColumns(**columns))
+        with pytest.raises(error, match=message):
+            select_file(path, tmp_path / "out.parquet", SETTINGS, device="cpu", **columns)

@@ -75,7 +75,8 @@ def look(labels, values, limit, **options):
             return values >= other
 
     given = {"exploration": 0.0, "batch": 10} | options
-    return look_at_clusters(labels, torch.arange(len(labels)), Noting(), limit, torch.ones(len(labels)), **given), order
+    members = [(labels == cluster).nonzero()[:, 0] for cluster in labels.unique()]
+    return look_at_clusters(members, Noting(), torch.ones(len(labels)), limit, **given), order
 
 
 def test_few_documents_are_looked_at_where_clusters_differ():

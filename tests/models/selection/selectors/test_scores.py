@@ -8,13 +8,18 @@ from fineweb_mask.models.selection.inputs import SelectionInputError, SelectorIn
 from fineweb_mask.models.selection.selectors.scores import (
     components,
     ranks,
-    scaled_to_budget,
-    systematic_sample,
     wanted_at,
 )
-from fineweb_mask.models.settings.selectors.options import QuadmixSettings
+from fineweb_mask.models.settings.selection import QuadmixSettings
 
-STEP = {"steepness": 1e9, "floor": 0.0}
+SCORES = "fineweb_mask.models.selection.selectors.scores"
+
+
+@pytest.fixture
+def step(monkeypatch):
+    """Let no document be wanted that is not among the best."""
+    monkeypatch.setattr(f"{SCORES}.STEEPNESS", 1e9)
+    monkeypatch.setattr(f"{SCORES}.FLOOR", 1e-30)
 
 
 @pytest.fixture
@@ -23,22 +28,20 @@ def many():
     return random.normal(size=(200, 4)), random.normal(size=200)
 
 
-def quadmix_of(selected, many, score_names, budget, options, *, groups=None, constants=STEP, seed=0):
+def quadmix_of(selected, many, score_names, budget, options, *, groups=None):
     """Select by scores of which 'two' is minus 'one'."""
     features, score = many
     scores = {"one": score, "two": -score}
     also = SelectorInputs(scores={name: scores[name] for name in score_names}, groups=groups)
     zeros, common = np.zeros(len(score)), {"budget": budget, "normalize": "none"}
-    return selected(
-        "quadmix", features, zeros, also=also, options=options, constants=constants, seed=seed, **common
-    ).indices
+    return selected("quadmix", features, zeros, also=also, options=options, **common).indices
 
 
 def best(score, n):
     return np.argsort(-score)[:n]
 
 
-def test_quadmix_with_a_step_takes_the_top_share_of_every_group_by_its_curve_and_weights(many, selected):
+def test_quadmix_with_a_step_takes_the_top_share_of_every_group_by_its_curve_and_weights(many, selected, step):
     groups, [first, second] = np.repeat(["a", "b"], 100), np.split(many[1], 2)
     found = quadmix_of(selected, many, ["one"], 20, {"eta": 0.0, "omega": 0.0999}, groups=groups)
     assert set(found) == {*best(first, 10), *(100 + best(second, 10))}
@@ -48,16 +51,18 @@ def test_quadmix_with_a_step_takes_the_top_share_of_every_group_by_its_curve_and
     assert set(found) == {*best(first, 20), *(100 + best(-second, 10))}
 
 
-def test_quadmix_weighs_scores_by_name(many, selected):
+def test_quadmix_weighs_scores_by_name(many, selected, step):
     options = {"eta": 0.0, "omega": 0.0499, "weights": {"two": 1.0}}
     assert set(quadmix_of(selected, many, ["one", "two"], 10, options)) == set(best(-many[1], 10))
     with pytest.raises(SelectionInputError, match=r"quadmix\.weights: there is no score 'three': name one of one, two"):
         quadmix_of(selected, many, ["one", "two"], 10, {"weights": {"three": 1.0}})
 
 
-def test_what_is_wanted_falls_with_the_rank_by_the_paper_s_formula():
+def test_what_is_wanted_falls_with_the_rank_by_the_paper_s_formula(monkeypatch):
+    monkeypatch.setattr(f"{SCORES}.STEEPNESS", 40)
+    monkeypatch.setattr(f"{SCORES}.FLOOR", 0.01)
     places = torch.linspace(0, 1, 50, dtype=torch.float64)
-    found = wanted_at(places, QuadmixSettings(omega=0.3, eta=0.7), steepness=40, floor=0.01)
+    found = wanted_at(places, QuadmixSettings(omega=0.3, eta=0.7))
     assert (found.diff() <= 1e-12).all()
     formula = (2 / (1 + np.exp(-40 * (0.3 - places.numpy())))) ** 0.7 + 0.01
     np.testing.assert_allclose(found.numpy(), np.where(places.numpy() <= 0.3, formula, 0.01))
@@ -68,23 +73,16 @@ def test_ranks_are_shares_of_the_tokens_in_better_documents():
     np.testing.assert_allclose(found, [0, 40 / 60, 10 / 60])
 
 
-def test_expected_costs_are_the_budget_and_no_document_is_expected_more_than_once():
-    random = np.random.default_rng(1)
-    wanted = torch.from_numpy(random.lognormal(0, 2, 300))
-    costs = torch.from_numpy(random.integers(1, 50, 300)).double()
-    expected = scaled_to_budget(wanted, costs, 2_000.0)
-    assert float(costs @ expected) == pytest.approx(2_000)
-    assert float(expected.max()) <= 1
-    below = expected < 1
-    ratio = expected[below] / wanted[below]
-    assert float(ratio.max() / ratio.min()) == pytest.approx(1)  # one factor for all
-
-
-def test_a_systematic_sample_has_the_expected_mean_and_an_exact_sum():
-    expected = torch.tensor([0.2, 0.7, 0.0, 0.6, 0.5, 1.0], dtype=torch.float64)
-    samples = torch.stack([systematic_sample(expected, (k + 0.5) / 1000) for k in range(1000)])
-    assert (samples.sum(1) == 3).all()
-    np.testing.assert_allclose(samples.double().mean(0), expected, atol=2e-3)
+def test_quadmix_samples_in_proportion_to_what_is_wanted(selected, monkeypatch):
+    monkeypatch.setattr(f"{SCORES}.STEEPNESS", 0.0)  # twice 1/2, and the floor
+    monkeypatch.setattr(f"{SCORES}.FLOOR", 0.5)
+    also, few = SelectorInputs(scores={"one": -np.arange(800.0)}), {"budget": 20, "normalize": "none"}
+    drawn = [
+        selected("quadmix", np.eye(800, 2) + 1, np.zeros(800), seed=seed, also=also, options={"omega": 0.5}, **few)
+        for seed in range(15)
+    ]
+    good = np.mean([found.indices < 400 for found in drawn])
+    assert good == pytest.approx(1.5 / (1.5 + 0.5), abs=0.075)  # three deviations
 
 
 def test_odis_with_one_score_is_top_quality(many, selected):

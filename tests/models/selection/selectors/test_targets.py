@@ -35,7 +35,7 @@ def test_every_task_has_as_many_examples(documents, selected):
     assert set(found.indices) == {3, 9}  # the first of task 0, and that of task 1
 
 
-@pytest.mark.parametrize("candidates", [1 << 28, 9])
+@pytest.mark.parametrize("candidates", [1 << 28, 27])
 @pytest.mark.parametrize("tasks", [[0, 0, 0], [0, 1, 2, 2]], ids=["one task", "three tasks"])
 def test_rds_takes_for_the_examples_of_a_task_or_for_the_tasks_in_turn(
     tasks, candidates, documents, selected, monkeypatch
