@@ -178,13 +178,10 @@ class Unfinished(NamedTuple):
 
     @contextmanager
     def written(self) -> Iterator[Path]:
-        """Yield a folder of this machine for the files of a partition, in which another may write, too."""
-        if self.output.url is None:
-            make_folder(self.folder)
-            yield self.folder
-            return
-        make_folder(self.workspace.cache)
-        with TemporaryDirectory(prefix=".partition-", suffix=".partial", dir=self.workspace.cache) as folder:
+        """Yield a folder of this machine for the files of a partition; it is removed at the end."""
+        around = self.folder if self.output.url is None else self.workspace.cache
+        make_folder(around)
+        with TemporaryDirectory(prefix=".partition-", suffix=".partial", dir=around) as folder:
             yield Path(folder)
 
     def keep(
@@ -197,6 +194,9 @@ class Unfinished(NamedTuple):
             found[name] = ManifestFile(bytes=file.stat().st_size, sha256=file_digest(file))
             if self.output.url is not None:
                 Store(self.output.url).upload(file, name)
+            else:
+                make_folder((self.folder / name).parent)
+                file.replace(self.folder / name)
         write_manifest(self.record_path(partition), key, [], details, more=found)
 
     @contextmanager

@@ -150,8 +150,6 @@ def _write_files(job: PartitionJob, folder: Path, batches: Iterator[pa.RecordBat
     size = max(1, sum(file.bytes for file in documents) // max(1, sum(file.rows for file in documents)))  # of one
     group = min(ROW_GROUP_ROWS, max(1, min(ROW_GROUP_BYTES, job.settings.file_size) // size))
     form, data = dataset.ParquetFileFormat(), folder / job.unfinished.data
-    for path in list(data.rglob(f"{job.prefix}*.parquet")):  # of a run that was killed
-        path.unlink()
     if (first := next(batches, None)) is None:
         return []
     names = first.schema.names
@@ -172,11 +170,10 @@ def _write_files(job: PartitionJob, folder: Path, batches: Iterator[pa.RecordBat
         max_rows_per_file=max(group, job.settings.file_size // size),
         min_rows_per_group=group,
         max_rows_per_group=group,
-        existing_data_behavior="overwrite_or_ignore",  # those of other partitions
     )
     found = [
         path.rename(path.with_name(f"{job.prefix}{int(path.stem.removeprefix(job.prefix)):05d}.parquet"))
-        for path in list(data.rglob(f"{job.prefix}*.parquet"))
+        for path in list(data.rglob("*.parquet"))
     ]
     return sorted(found)
 
