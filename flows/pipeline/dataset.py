@@ -57,10 +57,8 @@ def report(run: Run, selection: Selection, dataset: StageFile) -> StageFile:
         shards=selection.shards,
         counts=selection.counts,
         blocks=selection.blocks,
-        stages=run.times,
         losses=run.losses,
         source=run.source,
-        near=run.near,
         settings=run.settings.report,
     )
     return run.one(job)

@@ -13,7 +13,6 @@ from fineweb_mask.tasks.dedup.duplicates import (
 )
 from fineweb_mask.tasks.dedup.sketch import SketchJob, sketch
 from fineweb_mask.tasks.source.discovery import find_files
-from fineweb_mask.tasks.workspace.references import NO_FILE
 
 
 def find_duplicates(run: Run, documents: Files) -> Files:
@@ -34,7 +33,6 @@ def find_duplicates(run: Run, documents: Files) -> Files:
             memory_limit=run.settings.engine.memory_limit,
         )
         run.one(job)
-        run.near = job.summarised() or NO_FILE
         run.duplicates = run.files_of(job)
     return run.duplicates
 

@@ -13,8 +13,7 @@ from fineweb_mask.flows.summary import StageSummary
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.fit.job import sampled_shards
-from fineweb_mask.tasks.registry import STAGES, documents_through
-from fineweb_mask.tasks.reporting.sections.timing import StageTime
+from fineweb_mask.tasks.registry import STAGES
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.workspace.job import (
     BadShardError,
@@ -147,7 +146,6 @@ class Run:
         self.found: dict[str, list[tuple[StageJob, StageFile | None]]] = defaultdict(list)
         self.duplicates: Files = PerShard()  # of every shard, when they are known
         self.losses = NO_FILE  # what every step drops by group, when it is known
-        self.near = NO_FILE  # how many near-duplicates other thresholds would drop, when it is known
         self.ui = ui
         self.source = source
         self._refresh = frozenset(refresh)
@@ -156,7 +154,7 @@ class Run:
         self._share = share
         self.task_runs = task_runs
         self._stages: dict[str, StageSummary] = {}
-        self._times: dict[str, StageTime] = {}
+        self._built_seconds: defaultdict[str, float] = defaultdict(float)  # by stage, of all runs that wrote its files
 
     @cached_property
     def recorded_seconds(self) -> dict[str, float]:
@@ -275,11 +273,6 @@ class Run:
         places = {stage: place for place, stage in enumerate(STAGES)}
         return sorted(self._stages.values(), key=lambda summary: places.get(summary.stage, len(places)))
 
-    @property
-    def times(self) -> list[StageTime]:
-        """How long the files of every stage took to build, in this run or an earlier one."""
-        return [self._times[stage] for stage in STAGES if stage in self._times]
-
     def _run(self, jobs: Sequence[StageJob], at_once: int | None = None) -> list[StageFile | None]:
         """Return the output of every job of a stage, None for a quarantined shard or a missing input."""
         if not jobs:
@@ -323,7 +316,7 @@ class Run:
             raise answer
         self._end(job, answer)
         if not answer.cached:
-            record_seconds(job, self._times[stage].built_seconds if job.stage.gathers else answer.seconds)
+            record_seconds(job, self._built_seconds[stage] if job.stage.gathers else answer.seconds)
         return answer
 
     def _summary_of(self, stage: str) -> StageSummary:
@@ -332,14 +325,14 @@ class Run:
     def _end(self, job: StageJob, file: StageFile, *, is_run: bool = True) -> None:
         """Enter a job's output in the statistics, and show it; of a stage that is not run, only how long it took."""
         stage = job.stage.shown_as
-        time = self._times.setdefault(stage, StageTime(stage=stage, files=0))
-        for counts in (time, self._summary_of(stage)) if is_run else (time,):
-            counts.files += 1
-            counts.cached += file.cached
-            counts.seconds = round(counts.seconds + file.seconds, 3)
-        seconds = self.recorded_seconds.get(job.key.fingerprint, 0.0) if file.cached else file.seconds
-        time.built_seconds = round(time.built_seconds + seconds, 3)
-        if (through := documents_through(file)) is not None:
-            time.documents = (time.documents or 0) + through[0]
-        if is_run and self.ui is not None:
+        self._built_seconds[stage] += (
+            self.recorded_seconds.get(job.key.fingerprint, 0.0) if file.cached else file.seconds
+        )
+        if not is_run:
+            return
+        summary = self._summary_of(stage)
+        summary.files += 1
+        summary.cached += file.cached
+        summary.seconds = round(summary.seconds + file.seconds, 3)
+        if self.ui is not None:
             self.ui.on_job_end(stage, job.name, file)

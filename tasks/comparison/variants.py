@@ -7,7 +7,7 @@ same objective. The masks are written below `compare/`: those of the pipeline's 
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -55,8 +55,8 @@ SHARED = ("select_ratio", "budget", "budget_by", "block_size", "blocks", "groups
 """Settings that are the same for all variants, or that name one."""
 ONE_OF_SEVERAL = re.compile(r"(?:\[[^\]]*\]|[^,\[\]])+")
 FORM = re.compile(r"(?P<name>[\w-]+)=(?P<path>.+)|(?P<selector>[^\[\]]*)(?:\[(?P<options>.*)\])?")
-MOST_LAMBS = 201
-"""Each is a selection."""
+LEAST_STEP = 0.005
+"""Between weights of quality, each of which is a selection."""
 
 
 class VariantError(SettingsError):
@@ -167,27 +167,26 @@ def read_lambs(text: str) -> list[float]:
     Raises
     ------
     VariantError
-        If a value is not a number from 0 to 1, or there are too many.
+        If a value is not a number from 0 to 1, or the step is too small.
 
     Examples
     --------
     >>> read_lambs("0:1:0.25"), read_lambs("0,0.3")
     ([0.0, 0.25, 0.5, 0.75, 1.0], [0.0, 0.3])
     """
-    parts = text.split(":")
-    try:
-        values = [float(one) for one in (parts if len(parts) == 3 else text.split(","))]
-        if len(parts) == 3:
-            first, last, step = values
-            steps = min(int((last - first) / step + 1e-9), MOST_LAMBS)
-            values = [*(first + step * place for place in range(steps + 1)), last] if steps >= 0 < step else []
-    except (ValueError, ZeroDivisionError, OverflowError):
-        values = []
+    values: list[float] = []
+    with suppress(ValueError):
+        if text.count(":") == 2:
+            first, last, step = map(float, text.split(":"))
+            if 0 <= first <= last <= 1 and step >= LEAST_STEP:
+                values = [*np.arange(first, last, step).tolist(), last]
+        else:
+            values = [float(one) for one in text.split(",")]
     values = sorted({round(value, 9) + 0.0 for value in values})
-    if not values or not all(0 <= value <= 1 for value in values) or len(values) > MOST_LAMBS:
+    if not values or not all(0 <= value <= 1 for value in values):
         raise VariantError(
-            f"--lambs takes numbers from 0 to 1, at most {MOST_LAMBS}, as 0:1:0.1 (from:to:step) or 0,0.3,1, "
-            f"received {text!r}"
+            f"--lambs takes numbers from 0 to 1, as 0:1:0.1 (from:to:step, at least {LEAST_STEP}) or 0,0.3,1, received "
+            f"{text!r}"
         )
     return values
 

@@ -56,9 +56,6 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 SUMMARIES = "compared"
 """Folder of the summaries, which say what duplicates each shard has."""
 
-TRIED = (0.6, 0.7, 0.8, 0.9)
-"""Thresholds of which is counted what they would drop, of the pairs that are compared for the run's own."""
-
 LISTED_ROWS = 16_000_000
 """Documents of the shards whose duplicates are in memory at the same time, unless one shard has more."""
 
@@ -92,7 +89,7 @@ class DedupJob(ShardJob):
     """List the duplicates of every shard of a corpus."""
 
     stage: ClassVar[Stage] = Stage(
-        "dedup", version=3, folders=("duplicates", SUMMARIES), counts=("ingested", "eligible")
+        "dedup", version=4, folders=("duplicates", SUMMARIES), counts=("ingested", "eligible")
     )
     name: ClassVar[str] = "corpus"
     shards: tuple[Shard, ...]  # files of other corpora first, then in the order in which the shards came
@@ -133,13 +130,9 @@ class DedupJob(ShardJob):
         sizes = (size_of(root / file.path) if listing is None else listing.size_of(file.path) for file in written)
         return files if all(size == file.bytes for size, file in zip(sizes, written, strict=True)) else None
 
-    def summarised(self, listing: Listing | None = None) -> StageFile | None:
-        """Return the reference to the summary; None without one."""
-        return find_file(self, SUMMARIES, self.name, listing)
-
     def _listed(self, listing: Listing | None) -> list[StageFile] | None:
         """Return the shards' duplicates as the summary has them; None without a summary."""
-        if (found := self.summarised(listing)) is None:
+        if (found := find_file(self, SUMMARIES, self.name, listing)) is None:
             return None
         return [_reference(row) for row in read_table(self.workspace.resolve(found)).to_pylist()]
 
@@ -167,14 +160,12 @@ def no_duplicates(shard: str) -> StageFile:
 def dedup(job: DedupJob) -> None:
     """Write the list of every shard that has duplicates, where it is not there yet, and then the summary.
 
-    The summary's details say what other thresholds would drop.
-
     Raises
     ------
     WorkspaceError
         If the memory limit is too little for DuckDB.
     """
-    ingest, own, details = job.settings, job.settings.near_threshold, dict[str, Any]()
+    ingest = job.settings
     make_folder(job.workspace.cache)
     spill = Path(tempfile.mkdtemp(prefix=".dedup-", suffix=".partial", dir=job.workspace.cache))
     with spilling_database(spill, job.memory_limit, f"{job.kind} {job.name}") as connection:
@@ -184,33 +175,10 @@ def dedup(job: DedupJob) -> None:
         pairs = [PAIRS.empty_table(), *([compared.of_one_url()] if ingest.url_dedup else [])]
         if ingest.near_dedup == "minhash":
             signatures = [shard.signatures for shard in job.shards if shard.signatures is not None]
-            words = Sketch.for_threshold(own).words
-            pairs.append(compared.alike(signatures, words, min(own, *TRIED)))
-        columns = [column.to_numpy() for column in pa.concat_tables(pairs).columns]
-
-        def at(threshold: float) -> Dropped:
-            is_alike = ~(columns[2] < threshold)  # also pages of one URL, which have no similarity
-            return choose(*(column[is_alike] for column in columns))
-
-        near = at(own)
-        if ingest.near_dedup == "minhash":
-            found = {one: near if one == own else at(one) for one in sorted({*TRIED, own})}
-            tried = [{"threshold": one, **_least_similar(job, dropped)} for one, dropped in found.items()]
-            details = {"threshold": own, "tried": tried if tried[0]["documents"] else []}
-        _write_lists(job, _by_shard(job, connection, near), details)
-
-
-def _least_similar(job: DedupJob, dropped: Dropped) -> dict[str, Any]:
-    """Return how many near-duplicates are dropped, and the least similar of them beside the one kept for it."""
-    similarity = dropped.similarity
-    documents = int(np.count_nonzero(~np.isnan(similarity)))
-    if not documents:
-        return {"documents": 0}
-    least, found = np.nanargmin(similarity), dict[str, Any]()
-    for side, number in (("dropped", int(dropped.documents[least])), ("kept", int(dropped.kept[least]))):
-        place, row = divmod(number, 2**ROW_BITS)
-        found[side] = [name_of(job.shards[place].documents), row]
-    return {"documents": documents, "similarity": float(similarity[least]), **found}
+            words = Sketch.for_threshold(ingest.near_threshold).words
+            pairs.append(compared.alike(signatures, words, ingest.near_threshold))
+        near = choose(*(column.to_numpy() for column in pa.concat_tables(pairs).columns))
+        _write_lists(job, _by_shard(job, connection, near))
 
 
 def _by_shard(
@@ -234,13 +202,12 @@ def _by_shard(
         ]
 
 
-def _write_lists(job: DedupJob, portions: Iterable[list[tuple[str, pa.Table]]], details: dict[str, Any]) -> None:
+def _write_lists(job: DedupJob, portions: Iterable[list[tuple[str, pa.Table]]]) -> None:
     """Write the list of every shard, several at a time, and then the summary."""
     with stage_file_writer(job.summary, DUPLICATES_OF_SHARDS, job.key) as summary, ThreadPoolExecutor(WRITERS) as pool:
         for portion in portions:
             rows = list(pool.map(partial(_write_list, job), *zip(*portion, strict=True)) if portion else ())
             summary.write(pa.RecordBatch.from_pylist(rows, schema=DUPLICATES_OF_SHARDS))
-        summary.details = details
 
 
 def _write_list(job: DedupJob, shard: str, duplicates: pa.Table) -> dict[str, Any]:

@@ -116,7 +116,7 @@ def _reliability(evaluation: Evaluation) -> bytes:
     title = f"ROC-AUC {evaluation.roc_auc:.4f}, {evaluation.documents:,} held-out texts"
     scores, shares = zip(*((one.mean_score, one.positive_share) for one in evaluation.reliability), strict=True)
     series = [Series("held out", scores, shares), Series("perfectly calibrated", [0, 1], [0, 1])]
-    return lines(title, "score (probability of the positive label)", "share of positives", series).png
+    return lines(title, "score (probability of the positive label)", "share of positives", series)[0]
 
 
 def unique(labelled: Labelled) -> None:

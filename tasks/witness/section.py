@@ -1,15 +1,13 @@
-"""Say and draw what selections teach a language model: a sentence, a table and a chart."""
+"""Say what selections teach a language model: a sentence and a table."""
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from fineweb_mask.models.witness.witness import RANDOM
-from fineweb_mask.tasks.reporting import charts
 from fineweb_mask.tasks.reporting.findings import DOUBT, GAINED, LOST
-from fineweb_mask.tasks.reporting.page import Column, Figure, Finding, Section, Table
+from fineweb_mask.tasks.reporting.page import Column, Finding, Section, Table
 from fineweb_mask.tasks.witness.documents import POOL
 
 SELECTION = "selection"
@@ -90,32 +88,14 @@ def teaching_section(found: Mapping[str, Any]) -> Section:
     """Return the section of a page on what `measure_teaching` found."""
     if "skipped" in found:
         return Section(TITLE, (f"Not measured: {found['skipped']}.",))
-    figures, tables = [], []
-    for of_set, measured in found["sets"].items():
-        base = float(np.mean(measured["losses"][RANDOM]))
-        note = f"{found['tokens']:,} tokens of each, n = {measured['documents']:,} documents"
-        gains = {name: -100 * one["difference"] / base for name, one in measured["against_random"].items()}
-        bars = [
-            charts.Bar(name, gain, f"{gain:+.1f}", 50 * (one["high"] - one["low"]) / base)
-            for (name, gain), one in zip(gains.items(), measured["against_random"].values(), strict=True)
-        ]
-        title = "Held-out documents of the corpus" if of_set == POOL else f"Held-out documents of {of_set}"
-        visible = sorted((one["visible"] / base, name) for name, one in measured["against_random"].items())
-        seen = " to ".join(f"{share:.1%} ({name})" for share, name in dict.fromkeys([visible[0], visible[-1]]))
-        caption = (
-            "Right of 0: predicted better than after random documents. Lines: 95% intervals, which hold the choice of "
-            f"held-out documents, by host, and of the random ones. {note}. A difference of {seen} would have been seen."
-        )
-        if len(bars) > 1:
-            label = "predicted better than after random documents (%)"
-            chart = charts.bars(title, label, sorted(bars, key=lambda bar: -bar.value), note=note)
-            name = f"teaching-{re.sub('[^a-z0-9]', '-', of_set.lower())}"
-            figures.append(Figure(name, chart, f"{title}: {caption}", caption))
-        tables.append(_table(title, found, measured, base))
-    return Section(TITLE, [EXPLAINED[0], *found.get("remarks", ()), *EXPLAINED[1:]], figures, tables)
+    tables = [_table(of_set, found, measured) for of_set, measured in found["sets"].items()]
+    return Section(TITLE, [EXPLAINED[0], *found.get("remarks", ()), *EXPLAINED[1:]], tables=tables)
 
 
-def _table(title: str, found: Mapping[str, Any], measured: Mapping[str, Any], base: float) -> Table:
+def _table(of_set: str, found: Mapping[str, Any], measured: Mapping[str, Any]) -> Table:
+    base = float(np.mean(measured["losses"][RANDOM]))
+    visible = sorted((one["visible"] / base, name) for name, one in measured["against_random"].items())
+    seen = " to ".join(f"{share:.1%} ({name})" for share, name in dict.fromkeys([visible[0], visible[-1]]))
     columns = [
         Column("selection"),
         Column("documents", "count"),
@@ -142,7 +122,10 @@ def _table(title: str, found: Mapping[str, Any], measured: Mapping[str, Any], ba
     rows.append([RANDOM, round(found["documents"][RANDOM]), base, 0.0, "", "yardstick", ""])
     rows.sort(key=lambda row: row[2])
     note = (
-        "Verdicts are by p values that are adjusted for all selections (Holm). Held-out documents that nothing "
-        f"predicts are left out ({measured['left_out']})."
+        f"{found['tokens']:,} tokens of each, n = {measured['documents']:,} documents. Intervals hold the choice of "
+        f"held-out documents, by host, and of the random ones. A difference of {seen} would have been seen. Verdicts "
+        "are by p values that are adjusted for all selections (Holm). Held-out documents that nothing predicts are "
+        f"left out ({measured['left_out']})."
     )
-    return Table(title, columns, rows, note=note, wide=True)
+    title = "Held-out documents of the corpus" if of_set == POOL else f"Held-out documents of {of_set}"
+    return Table(title, columns, rows, note=note)

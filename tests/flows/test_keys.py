@@ -55,7 +55,6 @@ def keys(tmp_path, monkeypatch):
     """Return the function that plans a run of two shards and returns the keys of its jobs, by stage and name."""
     monkeypatch.setattr(select.SelectJob, "shard_files", lambda job, *_: [done(job, one.name) for one in job.shards])
     monkeypatch.setattr(DedupJob, "shard_files", lambda job, *_: [done(job, name) for name in job.shard_names])
-    monkeypatch.setattr(DedupJob, "summarised", done)
 
     def of(*overrides, workspace="workspace", sources=("1", "1"), edu="content", encoder="content"):
         path = tmp_path / "recipe.yaml"
