@@ -41,12 +41,15 @@ def mean_cosine(unit: Unit) -> float | None:
 
 def spectrum(unit: Unit) -> NDArray[np.float64]:
     """Return the eigenvalues of the covariance of n >= 1 rows, (d,), descending and not negative."""
+    from threadpoolctl import threadpool_limits
+
     mean = unit.mean(axis=0, dtype=np.float64).astype(np.float32)
     products = np.zeros((unit.shape[1], unit.shape[1]))
     for start in range(0, len(unit), BLOCK_ROWS):  # products of blocks are float32, their sum is float64
         centred = unit[start : start + BLOCK_ROWS] - mean
         products += centred.T @ centred
-    return np.asarray(np.linalg.eigvalsh(products / len(unit))[::-1].clip(min=0))
+    with threadpool_limits(1):  # several threads wait for each other most of the time: 20 times the processor's time
+        return np.asarray(np.linalg.eigvalsh(products / len(unit))[::-1].clip(min=0))
 
 
 def effective_rank(values: NDArray[np.floating[Any]]) -> float:

@@ -245,13 +245,6 @@ def find_ranges(job: RangesJob) -> None:
     write_manifest(job.manifest_path, job.key, [], {"ranges": found})
 
 
-def ranges_of(ranges: StageFile, block: Block) -> "Ranges":
-    """Return the ranges of a block."""
-    from fineweb_mask.models.selection.ranges import Ranges
-
-    return Ranges.of_details(ranges.details["ranges"][block.name])
-
-
 class VariantJob(BlocksJob):
     """Select from one group of shards by one variant, with the ranges of its objective."""
 
@@ -283,17 +276,23 @@ class VariantJob(BlocksJob):
 @stage_task
 def select_variant(job: VariantJob) -> None:
     """Write the masks of a group of shards, with every block's measures."""
-    group, described = Group.read(job), list[dict[str, Any]]()
+    from fineweb_mask.models.selection.measures import measured
+    from fineweb_mask.models.selection.ranges import Ranges
+
+    group, described, device = Group.read(job), list[dict[str, Any]](), torch_device(job.settings.device)
     masks, given = Masks(group), _given(job)
     for block in group.blocks():
-        ranges = ranges_of(job.ranges, block)
+        ranges = Ranges.of_details(job.ranges.details["ranges"][block.name])
         selection = (
             select_block(job.settings, block, ranges)
             if given is None
             else _taken(job.settings, block, ranges, given[block.rows])
         )
         masks.enter(block, selection)
-        measures = None if selection is None else measured_in(job, block, selection.indices)
+        measures = None
+        if selection is not None:  # in means over what J is a mean over
+            tokens = block.tokens if job.settings.budget_by == "tokens" else None
+            measures = measured(block.vectors, block.quality, selection.indices, device=device, tokens=tokens)
         described.append(describe(block, selection) | {"measures": measures})
     masks.write(described)
 
@@ -331,11 +330,3 @@ def _taken(
         return solver.selection(settings.lamb, Solution(mask, mask.float()), History())
 
     return call_with(block, judged, settings.model_copy(update={"budget": budget}), ranges=ranges)
-
-
-def measured_in(job: BlocksJob, block: Block, indices: NDArray[np.int64]) -> dict[str, float]:
-    """Measure a selection (K,) from a block, in means over what J is a mean over."""
-    from fineweb_mask.models.selection.measures import measured
-
-    tokens = block.tokens if job.settings.budget_by == "tokens" else None
-    return measured(block.vectors, block.quality, indices, device=torch_device(job.settings.device), tokens=tokens)
