@@ -30,7 +30,7 @@ from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.witness.documents import find_targets
 from fineweb_mask.tasks.witness.job import WitnessJob
 from fineweb_mask.tasks.workspace.job import recorded_seconds
-from fineweb_mask.tasks.workspace.references import StageFile, digest
+from fineweb_mask.tasks.workspace.references import StageFile
 
 
 class CompareSummary(PageSummary):
@@ -135,17 +135,13 @@ def _select(
 ) -> tuple[dict[str, list[VariantJob]], dict[str, list[StageFile]]]:
     """Select from every group of shards by every variant, one job at a time, because their times are compared."""
     jobs, made = dict[str, list[VariantJob]](), dict[str, list[StageFile]]()
-    ranges: dict[str, list[StageFile]] = {}  # by the settings that they depend on
     for variant in variants:
         get_run_logger().info("%s selects", variant.name)
         common = {"root": run.root, "settings": variant.settings}
-        scale = [RangesJob(shards=group, **common) for group in groups]
-        key = digest(scale[0].settings_read())
-        if key not in ranges:
-            ranges[key] = run.all(scale)
+        ranges = run.all([RangesJob(shards=group, **common) for group in groups])  # those of equal objectives are there
         jobs[variant.name] = [
             VariantJob(variant=variant, shards=group, ranges=one, targets=examples, **common)
-            for group, one in zip(groups, ranges[key], strict=True)
+            for group, one in zip(groups, ranges, strict=True)
         ]
         made[variant.name] = run.all(jobs[variant.name], at_once=1)
     return jobs, made

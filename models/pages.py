@@ -13,7 +13,6 @@ import codecs
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from html.parser import HTMLParser
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
@@ -21,8 +20,13 @@ from fineweb_mask.models.errors import ModelError
 
 NEEDED = "pip install '.[warc]' in a checkout, or the packages of the extra `warc` in pyproject.toml"
 CHARSET = re.compile(r"""charset\s*=\s*["']?\s*([^\s"';,]+)""", re.IGNORECASE)
-"""A charset in the value of a header, or of a tag that stands for it."""
-XML_ENCODING = re.compile(r"""^xml\b.*\bencoding\s*=\s*["']([^"']+)""", re.DOTALL)
+"""A charset in the value of a header."""
+IN_HEAD = re.compile(
+    r"""<(meta|\?xml)\b[^>]*?\b(?:charset|encoding)\s*=\s*["']?\s*([^\s"';/>?]+)""", re.ASCII | re.IGNORECASE
+)
+"""The encoding that a tag of a page or its XML declaration names."""
+NO_TAGS = re.compile(r"<!--.*?-->|<(script|style)\b.*?</\1", re.DOTALL | re.IGNORECASE)
+"""Parts of a page in which a tag is not one."""
 FIRST_BYTES, HEAD_BYTES = 2**10, 2**16
 """Bytes by which browsers tell a page's type and encoding before they read it, and as many as most heads have."""
 MARKS = {
@@ -123,7 +127,7 @@ def codec_of_mark(content: bytes) -> codecs.CodecInfo | None:
 def _decoded(page: bytes, charset: str) -> str | None:
     """Return a page in the first encoding that may be its own; None if it has to be guessed."""
     for codec in _codecs(page, charset):
-        text: str = codec.incrementaldecoder("as-browsers").decode(page)  # what a page is cut off in is left out
+        text: str = codec.incrementaldecoder("replace").decode(page)  # what a page is cut off in is left out
         lost = text.count("\ufffd")
         is_wrong = lost and 2 * lost > len(text) - len(text.encode("ascii", "ignore"))
         if not is_wrong and ("utf-16" not in codec.name or "<" in text):  # any two bytes are a character of UTF-16
@@ -136,49 +140,12 @@ def _codecs(page: bytes, charset: str) -> Iterator[codecs.CodecInfo]:
     if codec := codec_of_mark(page):
         yield codec
     if not page.isascii():
-        try:
+        with suppress(UnicodeDecodeError):
             codecs.getincrementaldecoder("utf-8")().decode(page)
             yield codecs.lookup("utf-8")
-        except UnicodeDecodeError:
-            pass
     if charset and (codec := codec_of(charset)):
         yield codec
-    head = _Head()
-    with suppress(AssertionError):  # which it raises at some declarations
-        head.feed(page[: FIRST_BYTES if page.isascii() else HEAD_BYTES].decode("latin-1"))
-    yield from (codec for label in head.of_tags + head.of_xml if (codec := codec_of(label)))
-
-
-class _Head(HTMLParser):
-    """Collects the labels of encodings that a page's tags name, and that of its XML declaration."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.of_tags: list[str] = []
-        self.of_xml: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        values = {name: value or "" for name, value in reversed(attrs)}
-        if tag == "meta":
-            is_header = values.get("http-equiv", "").lower() == "content-type"
-            found = CHARSET.findall(values.get("content", "")) if is_header else []
-            self.of_tags += [IN_TAGS.get(label.lower(), label) for label in [values.get("charset", ""), *found]]
-
-    def handle_pi(self, data: str) -> None:
-        self.of_xml += XML_ENCODING.findall(data)
-
-
-def _as_browsers(error: UnicodeDecodeError) -> tuple[str | bytes, int]:
-    """Return what browsers have for bytes that an encoding of Python's does not have."""
-    first, second, *_ = *error.object[error.start : error.start + 2], 0
-    if error.encoding == "charmap" and first < 0xA0:
-        return chr(first), error.start + 1
-    if error.encoding == "euc_jp" and min(first, second) > 0xA0:  # NEC's and IBM's rows, as Shift_JIS has them
-        row, cell = first - 0x80, second - 0x80
-        lead = (row + 1) // 2 + (0x70 if row < 0x5F else 0xB0)
-        trail = cell + (0x1F + (cell >= 0x60) if row % 2 else 0x7E)
-        return bytes((lead, trail)).decode("cp932", "replace"), error.start + 2
-    return codecs.replace_errors(error)
-
-
-codecs.register_error("as-browsers", _as_browsers)  # type: ignore[arg-type]  # only for decoding
+    head = NO_TAGS.sub("", page[: FIRST_BYTES if page.isascii() else HEAD_BYTES].decode("latin-1"))
+    found = sorted(IN_HEAD.findall(head), key=lambda one: one[0].startswith("?"))
+    labels = (IN_TAGS.get(label.lower(), label) for _, label in found)
+    yield from (codec for label in labels if (codec := codec_of(label)))

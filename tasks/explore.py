@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pydantic import BaseModel
 
 from fineweb_mask.models.analysis.groups import telling_words
 from fineweb_mask.models.analysis.layout import lay_out
@@ -20,7 +19,7 @@ from fineweb_mask.models.settings.selection import NEAR_DUPLICATE
 from fineweb_mask.tasks.reporting.geometry import clustered
 from fineweb_mask.tasks.reporting.samples import DocumentRef, draw, files_read, vectors_at
 from fineweb_mask.tasks.storage.atomic import atomic_write
-from fineweb_mask.tasks.storage.parquet import read_schema, read_table
+from fineweb_mask.tasks.storage.parquet import read_schema
 from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import ShardFiles
@@ -38,36 +37,17 @@ TOPICS = 24
 NAMING_DOCUMENTS = 10_000
 """Documents whose words name the topics."""
 KEPT, LEFT_OUT = "kept", "left out"
-WHY = "why"
-"""Column with a link to what every stage decided on a document, and its path below the map's."""
-OWN = ("number", "x", "y", "text", "kept", "topic", "near_duplicates", "nearest_cosine", "neighbours", WHY)
+OWN = ("number", "x", "y", "text", "kept", "topic", "near_duplicates", "nearest_cosine", "neighbours")
 """Columns of the map, except those of the source and the scores."""
-
-
-class OtherSelection(BaseModel):
-    """The selection of another workspace, to be compared with."""
-
-    name: str
-    root: str
-    shards: list[ShardFiles]
-
-    def kept_ids(self) -> pa.Array:
-        """Return the ids of the documents that it keeps."""
-        workspace, found = Workspace(self.root), []
-        for shard in self.shards:
-            ids = read_table(workspace.resolve(shard.documents), columns=["id"])["id"]
-            found.append(ids.filter(read_table(workspace.resolve(shard.masks), columns=["selected"])["selected"]))
-        return pa.chunked_array(found, type=pa.string()).combine_chunks() if found else pa.array([], pa.string())
 
 
 class ExploreJob(ProductJob):
     """Prepare the map of a workspace."""
 
-    stage: ClassVar[Stage] = Stage("explore", version=6, folders=("explore",))
+    stage: ClassVar[Stage] = Stage("explore", version=7, folders=("explore",))
     name: ClassVar[str] = "explore"
     shards: list[ShardFiles]
     most: int  # documents
-    other: OtherSelection | None = None
 
     @property
     def path(self) -> Path:
@@ -81,11 +61,7 @@ class ExploreJob(ProductJob):
 
     def depends_on(self) -> Dependencies:
         """Return how many documents are shown, and the files that they are read from."""
-        other = self.other and [
-            self.other.name,
-            [[shard.documents.fingerprint, shard.masks.fingerprint] for shard in self.other.shards],
-        ]
-        return Dependencies(settings=self.most, inputs=[files_read(self.shards), other])
+        return Dependencies(settings=self.most, inputs=files_read(self.shards))
 
 
 @stage_task
@@ -93,7 +69,7 @@ def explore(job: ExploreJob) -> None:
     """Write a row for each document of the map.
 
     `x` and `y` are its place, `near_duplicates` counts the documents of the map that are near-duplicates of it, up to
-    63, `neighbours` are the numbers of the nearest, with their distances, 1 - cosine; `why` is a link to all decisions.
+    63, `neighbours` are the numbers of the nearest, with their distances, 1 - cosine.
 
     Raises
     ------
@@ -111,12 +87,9 @@ def explore(job: ExploreJob) -> None:
         "topic": pa.array(_topics(unit, table["text"].to_pylist())),
         **_neighbours(unit),
         "number": pa.array(np.arange(len(unit), dtype=np.int64)),
-        WHY: pa.array([f"{WHY}/{number}" for number in range(len(unit))]),
         "x": pa.array(places[:, 0]),
         "y": pa.array(places[:, 1]),
     }
-    if job.other is not None:
-        columns["kept_by"] = _kept_by(table, job.other)
     first = ("kept", "quality", "text")
     rest = [name for name in table.column_names if name not in (*OWN, *first)]
     table = pa.table({name: table[name] for name in first} | columns | {name: table[name] for name in rest})
@@ -180,11 +153,3 @@ def _topics(unit: Unit, texts: Sequence[str | None]) -> list[str]:
     words = telling_words([text or "" for text in texts[::step]], labels[::step], n_topics)
     names = [name or f"topic {number + 1}" for number, name in enumerate(words)]
     return [names[label] for label in labels]
-
-
-def _kept_by(table: pa.Table, other: OtherSelection) -> pa.Array:
-    """Return which of the two selections keep each document."""
-    here = pc.equal(table["kept"], KEPT)
-    there = pc.is_in(table["id"], value_set=other.kept_ids())
-    either = pc.if_else(here, "this one only", pc.if_else(there, f"{other.name} only", "neither"))
-    return pc.if_else(pc.and_(here, there), "both", either).combine_chunks()

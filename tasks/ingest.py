@@ -31,7 +31,7 @@ class IngestJob(ShardJob):
 
     stage: ClassVar[Stage] = Stage(
         "ingest",
-        version=5,
+        version=6,
         folders=("documents", "dropped"),
         per_shard=True,
         documents=lambda file: (int(file.details["rows_in"]), file.rows),

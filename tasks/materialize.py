@@ -1,9 +1,9 @@
 """Put the dataset in place: the files of all partitions, a card and a provenance record.
 
 The files are written before, partition by partition (`fineweb_mask.tasks.dataset.partition`). Here their rows are
-added up and compared with the selection, and what the card shows is counted, without reading a text again. The card has
-a YAML header for the hub, and a description for readers. Then the files become the dataset and replace the last one: in
-a folder at once, at a URL as `fineweb_mask.tasks.dataset.output` says.
+added up and compared with the selection, without reading one again. The card has a YAML header for the hub, and a
+description for readers. Then the files become the dataset and replace the last one: in a folder at once, at a URL as
+`fineweb_mask.tasks.dataset.output` says.
 """
 
 import re
@@ -21,8 +21,6 @@ from fineweb_mask.models.urls import without_local_folders
 from fineweb_mask.tasks.dataset.folders import UNKNOWN, check_folders
 from fineweb_mask.tasks.dataset.output import MATERIALIZE, Output, Unfinished, write_record
 from fineweb_mask.tasks.dataset.partition import NOT_IN_FILES, fingerprints, version_of
-from fineweb_mask.tasks.reporting.breakdown import Breakdown, as_metrics, break_down
-from fineweb_mask.tasks.reporting.sections.shares import GROUPS, distributions
 from fineweb_mask.tasks.reporting.templating import render
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, rows_through, stage_task
@@ -98,15 +96,13 @@ def materialize(job: MaterializeJob) -> None:
     """
     job.output.check()
     parts = _parts(job)
-    kept = break_down(job.workspace, job.shards, groups=())
     details = _provenance(job, parts) | {
         "retention": _retention(parts, "dump"),
         "languages": _retention(parts, "language"),
-        "retention_by_decile": {name: as_metrics(rows) for name, rows in kept.deciles.items()},
     }
     files = {name: file for part in parts for name, file in part.files.items()}
     with job.workspace.alone(), job.unfinished.put_in_place() as folder:
-        write_card(folder, details, kept, job.unfinished.data)
+        write_card(folder, details, job.unfinished.data)
         write_record(folder, job.key, tree_files(folder), details, more=files)
 
 
@@ -155,11 +151,8 @@ def recipe_recorded(recipe: PipelineSettings) -> Any:  # noqa: ANN401
     return without_local_folders(recipe.model_dump(mode="json", exclude=NOT_RECORDED))
 
 
-def write_card(folder: Path, details: dict[str, Any], kept: Breakdown, data: str) -> None:
-    """Write `README.md`, with the hub's YAML header, and its plots for a dataset with data files in folder `data`.
-
-    A column with one group has no table of its selected shares.
-    """
+def write_card(folder: Path, details: dict[str, Any], data: str) -> None:
+    """Write `README.md`, with the hub's YAML header, for a dataset with data files in folder `data`."""
     recipe = details["recipe"]
     settings = recipe["materialize"]
     path = f"{data}/**/*.parquet"
@@ -174,13 +167,6 @@ def write_card(folder: Path, details: dict[str, Any], kept: Breakdown, data: str
         "configs": [{"config_name": "default", "data_files": [{"split": "train", "path": path}]}],
     }
     header = {name: value for name, value in header.items() if value}
-    figures = distributions(kept).figures
-    counted = {
-        name: [one for one in (*rows, kept.missing[name]) if one.documents] for name, rows in kept.deciles.items()
-    }
-    (folder / "plots").mkdir()
-    for figure in figures:
-        (folder / "plots" / f"{figure.name}.png").write_bytes(figure.chart.png)
     text = render(
         "card.md",
         header=yaml.safe_dump(header, sort_keys=False, allow_unicode=True),
@@ -188,8 +174,6 @@ def write_card(folder: Path, details: dict[str, Any], kept: Breakdown, data: str
         recipe=yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True),
         details=details,
         wiped=[str(Wiped(**one)) for one in details["wiped"]],
-        figures=figures,
-        tables={GROUPS[name]: rows for name, rows in counted.items() if len(rows) > 1},
         data=data,
         scorers=[scorer.get("name", scorer["kind"]) for scorer in recipe["quality"]["scorers"]],
     )

@@ -5,25 +5,17 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-from pydantic import Field
-
 from fineweb_mask.models.losses import GroupLosses, by_group
 from fineweb_mask.models.settings import PipelineSettings, ReportSettings
 from fineweb_mask.tasks.ledger.decisions import Corpus
 from fineweb_mask.tasks.ledger.notable import notable_documents
 from fineweb_mask.tasks.losses import read_losses, wiped_groups
-from fineweb_mask.tasks.reporting.breakdown import as_metrics, break_down
+from fineweb_mask.tasks.reporting import sections
+from fineweb_mask.tasks.reporting.breakdown import break_down
 from fineweb_mask.tasks.reporting.findings import findings
 from fineweb_mask.tasks.reporting.geometry import measure
 from fineweb_mask.tasks.reporting.page import Page, PageJob
 from fineweb_mask.tasks.reporting.samples import files_read
-from fineweb_mask.tasks.reporting.sections.diversity import diversity
-from fineweb_mask.tasks.reporting.sections.funnel import funnel, tiles
-from fineweb_mask.tasks.reporting.sections.losses import group_losses
-from fineweb_mask.tasks.reporting.sections.optimum import certificate, groups
-from fineweb_mask.tasks.reporting.sections.shares import GROUPS, distributions, retention
-from fineweb_mask.tasks.reporting.sections.source import what_was_read
-from fineweb_mask.tasks.reporting.sections.timing import StageTime, time_by_stage
 from fineweb_mask.tasks.source.inventory import Inventory
 from fineweb_mask.tasks.witness.section import teaching_findings, teaching_section
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
@@ -42,7 +34,6 @@ class ReportJob(PageJob):
     losses: StageFile = NO_FILE  # what every step drops by group
     teaching: StageFile  # what `measure_teaching` found of the selection
     source: Inventory | None = None  # of the run that the report is first written in
-    stages: list[StageTime] = Field(default_factory=list)  # of that run
     settings: ReportSettings
 
     def depends_on(self) -> Dependencies:
@@ -82,35 +73,34 @@ def _facts(recipe: dict[str, Any], version: str) -> list[tuple[str, str]]:
 
 
 MOST_VALUES = 24
-"""Values of a column of the source's own that is charted without being asked."""
+"""Values of a column of the source's own that is shown without being asked."""
 
 
 def _own_columns(groups: Sequence[GroupLosses]) -> list[str]:
     """Return the columns of text with few values, as the count of losses found them."""
     values = Counter(group.by_column for group in groups if group.value is not None)
-    return [name for name, count in values.items() if 2 <= count <= MOST_VALUES and name not in GROUPS]
+    return [name for name, count in values.items() if 2 <= count <= MOST_VALUES and name not in sections.GROUPS]
 
 
 def _page(job: ReportJob) -> Page:
     lost, wiped = read_losses(job.workspace, job.losses), wiped_groups(job.losses)
     losses = by_group(lost)
-    breakdown = break_down(job.workspace, job.shards, job.settings.by, groups=("dump", "domain", *_own_columns(losses)))
+    breakdown = break_down(job.workspace, job.shards, job.settings.by, _own_columns(losses))
     measured = measure(job.workspace, job.shards, job.settings)
     code, recipe = job.dataset.details["code"], job.dataset.details["recipe"]
     selection, has_groups = recipe["selection"], any("group" in block for block in job.blocks)
     corpus = Corpus(job.workspace, PipelineSettings.model_validate({**recipe, "workspace": job.root}), job.shards)
-    sections = [
-        funnel(job.counts, job.shards),
+    parts = [
+        sections.funnel(job.counts, job.shards),
         *notable_documents(corpus),
-        retention(breakdown, measured),
-        distributions(breakdown),
-        *([] if measured is None else [diversity(measured)]),
+        sections.shares(breakdown),
+        sections.distributions(breakdown),
+        *([] if measured is None else [sections.diversity(measured)]),
         teaching_section(job.teaching.details),
-        *group_losses(losses, wiped),
-        *([groups(job.blocks, selection["groups"]["column"], selection["budget_by"])] if has_groups else []),
-        certificate(job.blocks),
-        what_was_read(job.source, job.shards),
-        *([time_by_stage(job.stages)] if job.stages else []),
+        *sections.group_losses(losses, wiped),
+        *([sections.budgets(job.blocks, selection["groups"]["column"], selection["budget_by"])] if has_groups else []),
+        sections.certificate(job.blocks),
+        sections.what_was_read(job.source, job.shards),
     ]
     commit = f", commit {code['commit'][:12]}" if code["commit"] else ""
     dirty = " with local changes" if code["dirty"] else ""
@@ -120,24 +110,20 @@ def _page(job: ReportJob) -> Page:
         lead="What was gained, what was lost, and why to doubt it; then what went in and what decided.",
         facts=_facts(recipe, code["version"]),
         findings=findings(recipe, job.counts, job.blocks, breakdown, measured, taught, wiped),
-        tiles=tiles(job.counts, job.blocks),
-        sections=[one for one in sections if one.figures or one.tables or one.sides or one.text],
+        tiles=sections.tiles(job.counts, job.blocks),
+        sections=[one for one in parts if one.figures or one.tables or one.sides or one.text],
         footer=f"fineweb-mask {code['version']}{commit}{dirty}",
         metrics={
             "counts": job.counts.model_dump(),
             "losses": lost,
-            "retention": {
-                **{name: as_metrics(shares) for name, shares in breakdown.groups.items()},
-                **{name: as_metrics(shares) for name, shares in breakdown.deciles.items()},
-            },
+            "retention": {name: [one._asdict() for one in rows] for name, rows in breakdown.groups.items()},
             "quality_between": breakdown.between,
             "diversity": {}
             if measured is None
-            else {name: geometry.as_metrics() for name, geometry in measured.geometry.items()},
+            else {name: geometry._asdict() for name, geometry in measured.geometry.items()},
             "clusters": [] if measured is None else [cluster._asdict() for cluster in measured.clusters],
             "blocks": job.blocks,
             "teaching": job.teaching.details,
             "source": None if job.source is None else job.source.model_dump(),
-            "stages": [stage.model_dump() for stage in job.stages],
         },
     )

@@ -35,7 +35,7 @@ LAYERS = {
         {"selection.selectors"},
         {"analysis", "dedup", "embedding", "pages", "quality", "selection"},
         {"witness"},
-        {"comparison", "filters"},
+        {"filters"},
     ],
     "tasks": [
         {"storage", "processes"},

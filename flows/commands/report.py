@@ -43,7 +43,6 @@ def report(
     from fineweb_mask.flows.pipeline.inputs import find_inputs
     from fineweb_mask.flows.status.inspection import finished_run, last_run
     from fineweb_mask.models.settings import PipelineSettings
-    from fineweb_mask.tasks.reporting.breakdown import check_columns
 
     opened, last, folder = last_run(workspace)
     given = {"by": by, "sample": sample}
@@ -52,7 +51,6 @@ def report(
     report["by"] = list(dict.fromkeys([*report["by"], *within]))
     content = {**last.settings.model_dump(), "workspace": opened.address, "report": report}
     settings = validate(PipelineSettings, content)
-    check_columns(opened, settings.report.by)
     with chdir(folder):
         try:
             find_inputs(settings)

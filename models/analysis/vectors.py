@@ -1,9 +1,9 @@
-"""Measure the diversity of vectors: mean cosine, effective rank, principal axes, nearest neighbours.
+"""Measure the diversity of vectors: mean cosine, effective rank, nearest neighbours.
 
 All functions take a sample that fits into memory: unit rows, (n, d) float32.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,19 +39,17 @@ def mean_cosine(unit: Unit) -> float | None:
     return float((total @ total - own) / (n * (n - 1)))
 
 
-def covariance(unit: Unit) -> NDArray[np.float64]:
-    """Return the covariance of n >= 1 rows, (d, d); products of blocks are float32, their sum is float64."""
-    mean = unit.mean(axis=0, dtype=np.float64).astype(np.float32)
-    products = np.zeros((unit.shape[1], unit.shape[1]))
-    for start in range(0, len(unit), BLOCK_ROWS):
-        centred = unit[start : start + BLOCK_ROWS] - mean
-        products += centred.T @ centred
-    return products / len(unit)
-
-
 def spectrum(unit: Unit) -> NDArray[np.float64]:
     """Return the eigenvalues of the covariance of n >= 1 rows, (d,), descending and not negative."""
-    return np.asarray(np.linalg.eigvalsh(covariance(unit))[::-1].clip(min=0))
+    from threadpoolctl import threadpool_limits
+
+    mean = unit.mean(axis=0, dtype=np.float64).astype(np.float32)
+    products = np.zeros((unit.shape[1], unit.shape[1]))
+    for start in range(0, len(unit), BLOCK_ROWS):  # products of blocks are float32, their sum is float64
+        centred = unit[start : start + BLOCK_ROWS] - mean
+        products += centred.T @ centred
+    with threadpool_limits(1):  # several threads wait for each other most of the time: 20 times the processor's time
+        return np.asarray(np.linalg.eigvalsh(products / len(unit))[::-1].clip(min=0))
 
 
 def effective_rank(values: NDArray[np.floating[Any]]) -> float:
@@ -65,37 +63,6 @@ def effective_rank(values: NDArray[np.floating[Any]]) -> float:
         return 0.0
     shares = values[values > 0] / total
     return float(np.exp(-(shares * np.log(shares)).sum()))
-
-
-class Axes(NamedTuple):
-    """Principal axes of rows."""
-
-    mean: NDArray[np.float64]  # (d,)
-    axes: NDArray[np.float64]  # (d, k) unit vectors in columns, by descending variance
-    explained: NDArray[np.float64]  # (k,) share of the variance
-
-    def project(self, unit: Unit) -> NDArray[np.float64]:
-        """Return the coordinates of rows on the axes, (n, k)."""
-        parts = [unit[start : start + BLOCK_ROWS] for start in range(0, len(unit), BLOCK_ROWS)]
-        return np.concatenate([(part - self.mean) @ self.axes for part in parts] or [np.empty((0, self.axes.shape[1]))])
-
-
-def principal_axes(unit: Unit, dimensions: int = 2) -> Axes:
-    """Return the axes of largest variance, with the sign that makes each axis's largest component positive."""
-    from scipy.linalg import eigh
-
-    # scikit-learn's PCA in float32 is 40 times less exact (relative error 4e-7), slower, and refuses a single row.
-    products = covariance(unit)
-    d = len(products)
-    values, axes = eigh(products, subset_by_index=[max(0, d - dimensions), d - 1])
-    axes = axes[:, ::-1]
-    largest = np.abs(axes).argmax(axis=0)
-    total = max(float(np.trace(products)), 1e-30)
-    return Axes(
-        mean=unit.mean(axis=0, dtype=np.float64),
-        axes=axes * np.sign(axes[largest, np.arange(axes.shape[1])]),
-        explained=values[::-1].clip(min=0) / total,
-    )
 
 
 def nearest_cosines(unit: Unit, among: Unit, own: NDArray[np.integer[Any]] | None = None) -> NDArray[np.float32]:

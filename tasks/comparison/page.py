@@ -3,18 +3,16 @@
 Of the selections at several weights of quality, it shows the frontier of quality and diversity with its knee.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
 
-from fineweb_mask.models.comparison.knee import knee
 from fineweb_mask.models.errors import DataError, SettingsError
 from fineweb_mask.models.names import find
 from fineweb_mask.models.selection.measures import coverage, intersections, jaccard, relative_gap
@@ -26,16 +24,12 @@ from fineweb_mask.tasks.reporting.charts import Series
 from fineweb_mask.tasks.reporting.page import Column, Figure, Page, PageJob, Section, Table, Tile
 from fineweb_mask.tasks.source.columns import document_columns
 from fineweb_mask.tasks.source.discovery import SourceShard
-from fineweb_mask.tasks.storage.parquet import read_metadata, read_schema, read_table
+from fineweb_mask.tasks.storage.parquet import read_schema, read_table
 from fineweb_mask.tasks.witness.section import TITLE, teaching_column, teaching_section
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.records.counts import mean_of
 from fineweb_mask.tasks.workspace.references import StageFile
 
-MOST_TOPICS = 40
-"""Topics in a table; the largest ones."""
-LABELS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_integer, pa.types.is_boolean)
-"""What a column of topics may hold."""
 FIGURES = {
     "selected": Column("selected", "count"),
     "mean_quality": Column("mean quality", "number"),
@@ -59,20 +53,12 @@ DEFINITIONS = (
     "The overlap of two selections is the number of documents in both, divided by the number in either (Jaccard): 1 "
     "for the same selection, 0 for no document in common.",
 )
+STRAIGHT = 1e-3  # share of the frontier's range: a curve closer to its chord has no knee
 KNEE_DEFINITION = (
     "The recommended value of lamb is the knee of the curve: the selection farthest from the straight line between the "
     "two ends, after quality and diversity are both scaled to the range from 0 to 1. It is a starting point, not the "
     "best value for every use."
 )
-TOPIC_DEFINITION = (
-    "Topics: the values of the label column that have a selected document. Effective: exp(entropy) of their shares, "
-    "the number of equally large topics with the same entropy. Rarest: the smallest share that a topic has of the "
-    "selection."
-)
-
-
-class LabelColumnError(SettingsError):
-    """A column of topics cannot be used."""
 
 
 def check_label_column(column: str, shards: Sequence[SourceShard]) -> str:
@@ -80,16 +66,14 @@ def check_label_column(column: str, shards: Sequence[SourceShard]) -> str:
 
     Raises
     ------
-    LabelColumnError
-        If no source file that can be read has it, or it holds no labels.
+    SettingsError
+        If no source file that can be read has it, or it holds lists or the like.
     """
-    columns = document_columns(shards) or {}
+    columns = [name for name, kind in (document_columns(shards) or {}).items() if not pa.types.is_nested(kind)]
     if (own := find(column, columns)) is None:
-        raise LabelColumnError(
+        raise SettingsError(
             f"label column {column!r} must be among the documents' columns: {', '.join(sorted(columns))}"
         )
-    if not any(fits(columns[own]) for fits in LABELS):
-        raise LabelColumnError(f"label column {column!r} must hold text, integers or booleans, it holds {columns[own]}")
     return own
 
 
@@ -121,52 +105,77 @@ class ComparisonJob(PageJob):
 
 @stage_task
 def write_comparison_page(job: ComparisonJob) -> None:
-    """Write `index.html`, `metrics.json` and the plots; the reference's details hold the figures of the selections."""
+    """Write `index.html`, `metrics.json` and the plot; the reference's details hold the figures of the selections."""
     compared, both, topics = _overlap_and_topics(job)
-    selections, one = _selections(job, topics), _blocks(next(iter(job.groups.values())))
+    blocks = {name: [block for file in files for block in file.details["blocks"]] for name, files in job.groups.items()}
+    selections, of_all = _selections(job, blocks, topics), next(iter(blocks.values()))
     axis, _ = _diversity_axis(job.settings)
     frontier = [selections[name] for name in job.lambs]
     best = knee([one["mean_quality"] for one in frontier], [one[axis] for one in frontier])
     details = {
-        "documents": sum(block["documents"] for block in one),
-        "tokens": sum(block["tokens"] for block in one),
+        "documents": sum(block["documents"] for block in of_all),
+        "tokens": sum(block["tokens"] for block in of_all),
         "selections": selections,
         "recommended_lamb": None if best is None else list(job.lambs.values())[best],
     }
     metrics = details | {
-        "blocks": len(one),
+        "blocks": len(of_all),
         "selection": job.settings.model_dump(mode="json", exclude={"device", "solver"}),
         "teaching": job.teaching.details,
         "jaccard": {"selections": compared, "values": jaccard(both).tolist()},
-        "topics": {topic: dict(counts) for topic, counts in topics.items()},
+        "topics": topics,
     }
     job.write(_page(job, metrics), details)
 
 
-def _blocks(files: Sequence[StageFile]) -> list[dict[str, Any]]:
-    return [block for file in files for block in file.details["blocks"]]
-
-
-def _selections(job: ComparisonJob, topics: Mapping[str, Counter[str]]) -> dict[str, dict[str, Any]]:
+def _selections(
+    job: ComparisonJob, blocks: Mapping[str, list[dict[str, Any]]], topics: Mapping[str, Counter[str]]
+) -> dict[str, dict[str, Any]]:
     """Return the figures of every selection by its variant."""
-    blocks, found = {name: _blocks(files) for name, files in job.groups.items()}, {}
-    taught = teaching_column(job.teaching.details)
+    found, taught = {}, teaching_column(job.teaching.details)
     for variant in job.variants:
         name, own = variant.name, blocks[variant.name]
         if not any(block["selected"] for block in own):
             raise DataError(f"variant {name}: its ids must be of documents that can be selected, none is")
         same = [blocks[one.name] for one in job.variants if one.objective == variant.objective and not variant.files]
-        is_covered = any(name in counts for counts in topics.values())
-        spread = coverage([counts[name] for counts in topics.values()]) if is_covered else None
+        counts = [of[name] for of in topics.values() if name in of]
         found[name] = {
             **over_blocks(_with_shared_bounds(own, same), job.settings.budget_by),
             "teaching": taught.get(name),
-            "topics": None if spread is None else spread.topics,
-            "effective_topics": None if spread is None else spread.effective,
-            "rarest_topic": None if spread is None else spread.rarest,
+            "effective_topics": coverage(counts).effective if counts else None,
             "seconds": job.seconds.get(name) or None,
         }
     return found
+
+
+def knee(x: ArrayLike, y: ArrayLike) -> int | None:
+    """Find the point of a trade-off curve farthest above the chord between its ends.
+
+    Both axes are scaled to 0..1 between the ends, so units do not matter.
+    Source: Satopaa et al., Finding a "Kneedle" in a Haystack (2011), without smoothing.
+
+    Parameters
+    ----------
+    x, y
+        (n,) the two goods at each point; larger is better. The ends of the trade-off come first and last.
+
+    Returns
+    -------
+    int or None
+        The index of the point. None if there is nothing between the ends, the ends do not trade one good for the
+        other, or no point is above the chord.
+
+    Examples
+    --------
+    >>> knee([0, 0.8, 1], [1, 0.7, 0])
+    1
+    """
+    a, b = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    if len(a) < 3 or a[-1] <= a[0] or b[-1] >= b[0]:
+        return None
+    above = (a - a[0]) / (a[-1] - a[0]) + (b - b[-1]) / (b[0] - b[-1]) - 1
+    best = int(above.argmax())
+    return best if above[best] > STRAIGHT else None
 
 
 def over_blocks(blocks: Sequence[Mapping[str, Any]], counted: str = "documents") -> dict[str, Any]:
@@ -215,32 +224,23 @@ def _with_shared_bounds(blocks: list[dict[str, Any]], others: list[list[dict[str
 def _overlap_and_topics(job: ComparisonJob) -> tuple[list[str], NDArray[np.int64], dict[str, Counter[str]]]:
     """Return selections, those of the frontier aside, and count what every two of them share.
 
-    And by topic the documents (under "") and what each selection took.
+    And by topic what each selection took.
     """
     names = [name for name in job.masks if name not in job.lambs] or list(job.masks)
     both = np.zeros((len(names), len(names)), dtype=np.int64)
-    topics: dict[str, Counter[str]] = {}
+    topics: dict[str, Counter[str]] = defaultdict(lambda: Counter(dict.fromkeys(names, 0)))
     for place, documents in enumerate(job.documents):
-        tables = [
-            read_table(job.workspace.resolve(job.masks[name][place]), columns=["selected", "block"]) for name in names
-        ]
-        masks = np.array([table["selected"].to_numpy() for table in tables])
+        files = [job.workspace.resolve(job.masks[name][place]) for name in names]
+        masks = np.array([read_table(file, columns=["selected"])["selected"].to_numpy() for file in files])
         both += intersections(masks)
-        if job.label_column is None:
-            continue
-        labels = _labels(job.workspace.resolve(documents), job.label_column)
-        for name, mask in zip(["", *names], [tables[0]["block"].is_valid().to_numpy(), *masks], strict=True):
-            for entry in pc.value_counts(labels.filter(pa.array(mask)).drop_null()).to_pylist():
-                topics.setdefault(entry["values"], Counter())[name] += entry["counts"]
-    ordered = sorted(topics.items(), key=lambda item: (-item[1][""], item[0]))
-    return names, both, {topic: Counter({name: counts[name] for name in ["", *names]}) for topic, counts in ordered}
-
-
-def _labels(path: Path, column: str) -> pa.ChunkedArray:
-    """Return every document's topic as text; null in a shard that lacks the column."""
-    if column not in read_schema(path).names:
-        return pa.chunked_array([pa.nulls(read_metadata(path).num_rows, pa.string())])
-    return read_table(path, columns=[column])[column].cast(pa.string())
+        path = job.workspace.resolve(documents)
+        column = job.label_column
+        if column is not None and column in read_schema(path).names:
+            labels = read_table(path, columns=[column])[column].cast(pa.string())
+            for name, mask in zip(names, masks, strict=True):
+                for entry in pc.value_counts(labels.filter(pa.array(mask)).drop_null()).to_pylist():
+                    topics[entry["values"]][name] += entry["counts"]
+    return names, both, topics
 
 
 def _page(job: ComparisonJob, metrics: Mapping[str, Any]) -> Page:
@@ -248,17 +248,23 @@ def _page(job: ComparisonJob, metrics: Mapping[str, Any]) -> Page:
     selected = [one["selected"] for one in selections.values()]
     amount = f"{selected[0]:,}" if len(set(selected)) == 1 else f"{min(selected):,} to {max(selected):,}"
     best = Tile(max(selections, key=lambda name: selections[name]["objective"]), "highest J")
+    advice, definitions = [], [*DEFINITIONS]
     if job.lambs:
-        recommended = metrics["recommended_lamb"]
-        best = Tile("none" if recommended is None else f"{recommended:g}", "recommended lamb")
+        lamb, definitions = metrics["recommended_lamb"], [*DEFINITIONS, KNEE_DEFINITION]
+        best = Tile("none" if lamb is None else f"{lamb:g}", "recommended lamb")
+        advice = [
+            "The trade-off is linear, so there is no knee. Pick the value that suits your use."
+            if lamb is None
+            else f"The knee is at lamb = {lamb:g}. To use it: --set selection.lamb={lamb:g}"
+        ]
     note = f"n = {amount} of {documents:,} documents each"
     figures = [_trade_off(job, metrics, note)] if len(selections) > 1 else []
-    sections = [Section("Selections", _advice(job, metrics), figures, [_table(job, metrics)])]
-    sections += [teaching_section(metrics["teaching"]), _overlap(metrics)]
-    if job.label_column is not None:
-        sections.append(_topics(metrics, job.label_column))
-    definitions = [*DEFINITIONS, *([KNEE_DEFINITION] if job.lambs else [])]
-    definitions += [] if job.label_column is None else [TOPIC_DEFINITION]
+    names = metrics["jaccard"]["selections"]
+    overlap = Table(
+        "Jaccard overlap",
+        [Column("selection"), *(Column(name, "number") for name in names)],
+        [[name, *row] for name, row in zip(names, metrics["jaccard"]["values"], strict=True)],
+    )
     return Page(
         title="Comparison of selections",
         lead=f"The same budget for all. {_described(job.settings)} Weight of quality (lamb): {job.settings.lamb:g}, "
@@ -269,23 +275,18 @@ def _page(job: ComparisonJob, metrics: Mapping[str, Any]) -> Page:
             Tile(str(len(selections)), "selections"),
             best,
         ],
-        sections=[*sections, Section("How to read this", definitions)],
+        sections=[
+            Section("Selections", advice, figures, [_table(job, selections)]),
+            teaching_section(metrics["teaching"]),
+            Section("Overlap", tables=[overlap]),
+            Section("How to read this", definitions),
+        ],
         metrics=metrics,
     )
 
 
-def _advice(job: ComparisonJob, metrics: Mapping[str, Any]) -> list[str]:
-    best = metrics["recommended_lamb"]
-    if not job.lambs:
-        return []
-    if best is None:
-        return ["The trade-off is linear, so there is no knee. Pick the value that suits your use."]
-    return [f"The knee is at lamb = {best:g}. To use it: --set selection.lamb={best:g}"]
-
-
-def _table(job: ComparisonJob, metrics: Mapping[str, Any]) -> Table:
+def _table(job: ComparisonJob, selections: Mapping[str, dict[str, Any]]) -> Table:
     """Return the figures of all selections: of their documents and tokens, what the budget leaves unequal."""
-    selections = metrics["selections"]
     amount = ["tokens" if len({one["selected"] for one in selections.values()}) == 1 else "selected"]
     names = ["mean_quality", *METRICS, "near_duplicates"]
     note = "Seconds: reading, selecting and measuring, one after the other, each on all cores."
@@ -298,13 +299,13 @@ def _table(job: ComparisonJob, metrics: Mapping[str, Any]) -> Table:
     if job.label_column is not None:
         names.append("effective_topics")
         amount = []  # all columns are in sight
-        note += " Topics: their effective number, explained below."
+        note += " Topics: how many equally large ones would have the same entropy."
     if job.left_out:
         note += f" Left out: {'; '.join(f'{name}: {why}' for name, why in job.left_out.items())}."
     names += ["objective", "gap", *amount, "seconds"]
     columns = [Column("selection"), *(FIGURES[name] for name in names)]
     rows = [[of, *(one[name] for name in names)] for of, one in selections.items()]
-    return Table("All selections", columns, rows, note=note, wide=True)
+    return Table("All selections", columns, rows, note=note)
 
 
 def _trade_off(job: ComparisonJob, metrics: Mapping[str, Any], note: str) -> Figure:
@@ -316,15 +317,13 @@ def _trade_off(job: ComparisonJob, metrics: Mapping[str, Any], note: str) -> Fig
         marked = [place for place, lamb in enumerate(job.lambs.values()) if lamb == metrics["recommended_lamb"]]
         series.append(Series("mean_field at each lamb", x, y, [f"{one:g}" for one in job.lambs.values()], marked))
     series += [
-        Series(name, [one["mean_quality"]], [one[axis]], [name])
-        for name, one in selections.items()
-        if name not in job.lambs
+        Series(name, [one["mean_quality"]], [one[axis]]) for name, one in selections.items() if name not in job.lambs
     ]
     title, x_label = "Quality against diversity", "mean quality (standardised score)"
-    chart = charts.lines(title, x_label, y_label, series, note=note, height=4.8)
+    chart = charts.lines(title, x_label, y_label, series, height=4.8)
     alt = "Mean quality against diversity, one point for each selection."
     ring = "; the ring is the recommended lamb" if job.lambs else ""
-    return Figure("trade-off", chart, alt, f"Up and to the right is better{ring}. {note}.")
+    return Figure("trade-off", *chart, alt, f"Up and to the right is better{ring}. {note}.")
 
 
 def _diversity_axis(settings: PipelineSelectionSettings) -> tuple[str, str]:
@@ -347,30 +346,3 @@ def _described(settings: PipelineSelectionSettings) -> str:
         f"Budget: {budget} of the {settings.budget_by} in each block, which means are over. "
         f"Diversity: {metrics}. {near} Normalised by: {settings.normalize}. Seed: {settings.seed}."
     )
-
-
-def _overlap(metrics: Mapping[str, Any]) -> Section:
-    names, values = metrics["jaccard"]["selections"], metrics["jaccard"]["values"]
-    columns = [Column("selection"), *(Column(name, "number") for name in names)]
-    rows = [[name, *row] for name, row in zip(names, values, strict=True)]
-    return Section("Overlap", tables=[Table("Jaccard overlap", columns, rows, wide=True)])
-
-
-def _topics(metrics: Mapping[str, Any], column: str) -> Section:
-    names, topics = metrics["jaccard"]["selections"], list(metrics["topics"].items())
-    drawn = topics[:MOST_TOPICS]
-    which = ("" if len(topics) == len(drawn) else f"the {MOST_TOPICS} largest of ") + f"{len(topics):,} topics"
-    totals = {name: max(sum(counts[name] for _, counts in topics), 1) for name in ["", *names]}
-    table = Table(
-        "Share of each topic",
-        [Column("topic"), Column("all documents", "share"), *(Column(name, "share") for name in names)],
-        [[topic, *(counts[name] / totals[name] for name in ["", *names])] for topic, counts in drawn],
-        note=f"Topics from the column {column}: {which}. Counts are in metrics.json.",
-        wide=True,
-    )
-    columns = [Column("selection"), Column("topics", "count"), Column("effective", "number"), Column("rarest", "share")]
-    coverages = [
-        [name, *(metrics["selections"][name][one] for one in ("topics", "effective_topics", "rarest_topic"))]
-        for name in names
-    ]
-    return Section("Topics", tables=[Table("Coverage", columns, coverages), table])

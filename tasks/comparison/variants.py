@@ -7,7 +7,7 @@ same objective. The masks are written below `compare/`: those of the pipeline's 
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -55,8 +55,8 @@ SHARED = ("select_ratio", "budget", "budget_by", "block_size", "blocks", "groups
 """Settings that are the same for all variants, or that name one."""
 ONE_OF_SEVERAL = re.compile(r"(?:\[[^\]]*\]|[^,\[\]])+")
 FORM = re.compile(r"(?P<name>[\w-]+)=(?P<path>.+)|(?P<selector>[^\[\]]*)(?:\[(?P<options>.*)\])?")
-MOST_LAMBS = 201
-"""Each is a selection."""
+LEAST_STEP = 0.005
+"""Between weights of quality, each of which is a selection."""
 
 
 class VariantError(SettingsError):
@@ -167,27 +167,26 @@ def read_lambs(text: str) -> list[float]:
     Raises
     ------
     VariantError
-        If a value is not a number from 0 to 1, or there are too many.
+        If a value is not a number from 0 to 1, or the step is too small.
 
     Examples
     --------
     >>> read_lambs("0:1:0.25"), read_lambs("0,0.3")
     ([0.0, 0.25, 0.5, 0.75, 1.0], [0.0, 0.3])
     """
-    parts = text.split(":")
-    try:
-        values = [float(one) for one in (parts if len(parts) == 3 else text.split(","))]
-        if len(parts) == 3:
-            first, last, step = values
-            steps = min(int((last - first) / step + 1e-9), MOST_LAMBS)
-            values = [*(first + step * place for place in range(steps + 1)), last] if steps >= 0 < step else []
-    except (ValueError, ZeroDivisionError, OverflowError):
-        values = []
+    values: list[float] = []
+    with suppress(ValueError):
+        if text.count(":") == 2:
+            first, last, step = map(float, text.split(":"))
+            if 0 <= first <= last <= 1 and step >= LEAST_STEP:
+                values = [*np.arange(first, last, step).tolist(), last]
+        else:
+            values = [float(one) for one in text.split(",")]
     values = sorted({round(value, 9) + 0.0 for value in values})
-    if not values or not all(0 <= value <= 1 for value in values) or len(values) > MOST_LAMBS:
+    if not values or not all(0 <= value <= 1 for value in values):
         raise VariantError(
-            f"--lambs takes numbers from 0 to 1, at most {MOST_LAMBS}, as 0:1:0.1 (from:to:step) or 0,0.3,1, "
-            f"received {text!r}"
+            f"--lambs takes numbers from 0 to 1, as 0:1:0.1 (from:to:step, at least {LEAST_STEP}) or 0,0.3,1, received "
+            f"{text!r}"
         )
     return values
 
@@ -246,13 +245,6 @@ def find_ranges(job: RangesJob) -> None:
     write_manifest(job.manifest_path, job.key, [], {"ranges": found})
 
 
-def ranges_of(ranges: StageFile, block: Block) -> "Ranges":
-    """Return the ranges of a block."""
-    from fineweb_mask.models.selection.ranges import Ranges
-
-    return Ranges.of_details(ranges.details["ranges"][block.name])
-
-
 class VariantJob(BlocksJob):
     """Select from one group of shards by one variant, with the ranges of its objective."""
 
@@ -284,17 +276,23 @@ class VariantJob(BlocksJob):
 @stage_task
 def select_variant(job: VariantJob) -> None:
     """Write the masks of a group of shards, with every block's measures."""
-    group, described = Group.read(job), list[dict[str, Any]]()
+    from fineweb_mask.models.selection.measures import measured
+    from fineweb_mask.models.selection.ranges import Ranges
+
+    group, described, device = Group.read(job), list[dict[str, Any]](), torch_device(job.settings.device)
     masks, given = Masks(group), _given(job)
     for block in group.blocks():
-        ranges = ranges_of(job.ranges, block)
+        ranges = Ranges.of_details(job.ranges.details["ranges"][block.name])
         selection = (
             select_block(job.settings, block, ranges)
             if given is None
             else _taken(job.settings, block, ranges, given[block.rows])
         )
         masks.enter(block, selection)
-        measures = None if selection is None else measured_in(job, block, selection.indices)
+        measures = None
+        if selection is not None:  # in means over what J is a mean over
+            tokens = block.tokens if job.settings.budget_by == "tokens" else None
+            measures = measured(block.vectors, block.quality, selection.indices, device=device, tokens=tokens)
         described.append(describe(block, selection) | {"measures": measures})
     masks.write(described)
 
@@ -332,11 +330,3 @@ def _taken(
         return solver.selection(Solution(mask, mask.float()))
 
     return call_with(block, judged, settings.model_copy(update={"budget": budget}), ranges=ranges)
-
-
-def measured_in(job: BlocksJob, block: Block, indices: NDArray[np.int64]) -> dict[str, float]:
-    """Measure a selection (K,) from a block, in means over what J is a mean over."""
-    from fineweb_mask.models.selection.measures import measured
-
-    tokens = block.tokens if job.settings.budget_by == "tokens" else None
-    return measured(block.vectors, block.quality, indices, device=torch_device(job.settings.device), tokens=tokens)

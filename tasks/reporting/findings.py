@@ -8,13 +8,21 @@ import numpy as np
 from fineweb_mask.models.losses import Wiped
 from fineweb_mask.models.settings.quality import quality_note
 from fineweb_mask.models.settings.selection import NEAR_DUPLICATE
-from fineweb_mask.tasks.reporting.breakdown import Breakdown
-from fineweb_mask.tasks.reporting.charts import Share
+from fineweb_mask.tasks.reporting.breakdown import Breakdown, Share
 from fineweb_mask.tasks.reporting.geometry import Diversity
 from fineweb_mask.tasks.reporting.page import Finding
-from fineweb_mask.tasks.reporting.sections.losses import LOSSES
-from fineweb_mask.tasks.reporting.sections.optimum import claim, widest_gap
-from fineweb_mask.tasks.reporting.sections.shares import GROUPS
+from fineweb_mask.tasks.reporting.sections import (
+    BY_GROUP,
+    DIVERSITY,
+    FUNNEL,
+    GROUPS,
+    LOSSES,
+    OPTIMUM,
+    QUALITY,
+    claim,
+    median,
+    widest_gap,
+)
 from fineweb_mask.tasks.workspace.records.counts import Counts
 
 GAINED, LOST, DOUBT = HEADINGS = ("What was gained", "What was lost", "Why to doubt it")
@@ -28,8 +36,6 @@ LENGTH_CHANGE = 2.0  # times that the median length grew or shrank
 BETWEEN = 0.2  # share of the quality's variance between the values of a column, above which it is told
 OPEN = 0.05  # gap to the bound above which it is said that better selections may exist
 MOST_GROUPS = 3  # named
-OPTIMUM, DIVERSITY = "Distance from the optimum", "Diversity"
-QUALITY, BY_GROUP = "Quality and length", "Share selected by group"
 
 
 def findings(
@@ -49,7 +55,7 @@ def findings(
         said += f", with {counts.tokens_selected / counts.tokens_eligible:.1%} of their tokens{estimated}"
     note = quality_note(recipe)
     first = [] if note is None else [Finding(note, QUALITY, is_worry=True)]
-    first.append(Finding(f"{said}.", "Where documents went"))
+    first.append(Finding(f"{said}.", FUNNEL))
     if not counts.selected:
         return first
     found = [
@@ -77,18 +83,18 @@ def findings(
 
 
 def _quality(breakdown: Breakdown) -> Iterator[Finding]:
-    medians, known, kept = breakdown.histograms["quality"].medians, breakdown.quality, breakdown.kept
-    if medians is None or known[0] == known[-1]:
+    known, kept = breakdown.numbers["quality"], breakdown.selected["quality"]
+    if not len(kept) or known[0] == known[-1]:
         return
-    before, after = medians
-    above = float(np.searchsorted(known, np.float32(after)) / len(known))
+    before, after = median(known), median(kept)
+    above = float(np.searchsorted(known, after) / len(known))
     is_worse = above < 0.5
     text = (
         f"Quality: the median selected document is better than {above:.0%} of the eligible ones ({after:+.2f} "
         f"standard deviations; the median of all eligible: {before:+.2f})."
     )
     if before == after:  # as with a score of few values
-        all_better, better = (float((values > np.float32(after)).mean()) for values in (known, kept))
+        all_better, better = (float((values > after).mean()) for values in (known, kept))
         is_worse = better < all_better
         text = (
             f"Quality: {better:.0%} of the selection and {all_better:.0%} of all eligible are better than "
@@ -139,7 +145,7 @@ def _dropped(counts: Counts) -> Iterator[Finding]:
             f"{lost / counts.documents_in:.0%} of the source never came to the selection, most of it as "
             f"{reason.replace('_', ' ')} ({number:,} documents)."
         )
-        yield Finding(text, "Where documents went", is_worry=True, heading=LOST)
+        yield Finding(text, FUNNEL, is_worry=True, heading=LOST)
 
 
 def _wiped_groups(wiped: Sequence[Wiped]) -> Iterator[Finding]:
@@ -151,10 +157,9 @@ def _wiped_groups(wiped: Sequence[Wiped]) -> Iterator[Finding]:
 
 def _lost_groups(breakdown: Breakdown, measured: Diversity | None) -> Iterator[Finding]:
     """Yield the groups that have less than half of what they would have at random, one sentence for each column."""
-    columns = {GROUPS.get(name, name): rows for name, rows in breakdown.groups.items()}
-    columns[GROUPS["n_chars"]] = breakdown.deciles.get("n_chars", [])
-    lost = {column: _fewer(rows) for column, rows in columns.items()}
-    found = [(column, BY_GROUP, rows) for column, rows in lost.items()]
+    found = [
+        (GROUPS.get(name, name), BY_GROUP, _fewer(rows)) for name, rows in breakdown.groups.items() if name != "quality"
+    ]
     if measured is not None:
         # Selected documents are a sample of their own, so the clusters' shares of each are compared.
         rows = [Share(one.words or "no words", one.before, one.after) for one in measured.clusters]
@@ -185,7 +190,7 @@ def _fewer(rows: Sequence[Share]) -> list[str]:
 
 
 def _one_score(breakdown: Breakdown) -> Iterator[Finding]:
-    rows = breakdown.deciles.get("quality", [])
+    rows = breakdown.groups["quality"]
     selected = sum(row.selected for row in rows)
     if len(rows) == 10 and rows[-1].selected > FROM_THE_TOP * selected > 0:
         text = (
@@ -209,10 +214,10 @@ def _of_groups(breakdown: Breakdown, by: str | None) -> Iterator[Finding]:
 
 
 def _length(breakdown: Breakdown) -> Iterator[Finding]:
-    found = breakdown.histograms["n_chars"].medians
-    if found is None or min(found) <= 0:
+    known, kept = breakdown.numbers["n_chars"], breakdown.selected["n_chars"]
+    if not len(kept):
         return
-    before, after = found
+    before, after = max(median(known), 1.0), max(median(kept), 1.0)
     if max(before / after, after / before) >= LENGTH_CHANGE:
         text = (
             f"The selected texts are {'shorter' if after < before else 'longer'}: half of them have more than "

@@ -1,7 +1,7 @@
-"""Measure the diversity of the embeddings before and after a selection, on a sample of both, and map them."""
+"""Measure the diversity of the embeddings before and after a selection, on a sample of both, and name its clusters."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from fineweb_mask.models.analysis.groups import telling_words
 from fineweb_mask.models.analysis.vectors import Unit, nearest_cosines, unit_rows
 from fineweb_mask.models.selection.measures import near_duplicate_rate
 from fineweb_mask.models.settings import ReportSettings
-from fineweb_mask.tasks.reporting.samples import DocumentRef, Sample, draw, kept_at, quality_at, texts_at, vectors_at
+from fineweb_mask.tasks.reporting.samples import DocumentRef, Sample, draw, texts_at, vectors_at
 from fineweb_mask.tasks.workspace.references import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -32,44 +32,25 @@ class Geometry(NamedTuple):
     documents: int
     effective_rank: float
     mean_cosine: float | None
-    nearest: NDArray[np.float32]  # (q,) cosine of up to `QUERIES` of them with their nearest neighbour
-    near_duplicates: float | None  # share of the q
-    queries: NDArray[np.int64]  # (q,) which of the vectors these are
-
-    def as_metrics(self) -> dict[str, Any]:
-        """Return the measures as JSON."""
-        mean = float(self.nearest.mean()) if len(self.nearest) else None
-        own = {name: value for name, value in self._asdict().items() if name != "queries"}
-        return {**own, "nearest": mean, "nearest_of": len(self.nearest)}
+    nearest: float | None  # mean cosine with the nearest neighbour, of up to `QUERIES` of them
+    near_duplicates: float | None  # share of these
 
 
 class Cluster(NamedTuple):
     """A cluster of similar documents."""
 
     words: str
-    centre: tuple[float, float]  # on the map
     before: int  # eligible documents of the sample in it
     after: int  # selected documents of the sample in it
-
-
-class Map(NamedTuple):
-    """Documents on the plane of the two principal components of those that are eligible."""
-
-    before: NDArray[np.float64]  # (n, 2) of the eligible
-    after: NDArray[np.float64]  # (m, 2) of the selected
-    explained: tuple[float, float]  # shares of the variance
 
 
 class Diversity(NamedTuple):
     """The embeddings of the eligible and of the selected documents, measured on a sample."""
 
     geometry: dict[str, Geometry]  # eligible, random (as many as selected), selected
-    map: Map
     clusters: list[Cluster]
     eligible: Sample
     selected: Sample
-    quality: NDArray[np.float32]  # (n,) of the eligible documents of the sample
-    is_kept: NDArray[np.bool_]  # (n,) whether these are selected
 
 
 def measure(workspace: Workspace, shards: Sequence[ShardFiles], settings: ReportSettings) -> Diversity | None:
@@ -81,20 +62,15 @@ def measure(workspace: Workspace, shards: Sequence[ShardFiles], settings: Report
     before = unit_rows(vectors_at(workspace, shards, eligible.documents))
     after = unit_rows(vectors_at(workspace, shards, selected.documents))
     same = np.sort(generator.choice(len(before), size=min(len(before), len(after)), replace=False))
-    axes = vectors.principal_axes(before)
-    plane = Map(axes.project(before), axes.project(after), (float(axes.explained[0]), float(axes.explained[1])))
     return Diversity(
         geometry={
             "eligible": _geometry(before, generator),
             "random": _geometry(before[same], generator),
             "selected": _geometry(after, generator),
         },
-        map=plane,
-        clusters=_clusters(workspace, shards, eligible.documents, before, after, plane),
+        clusters=_clusters(workspace, shards, eligible.documents, before, after),
         eligible=eligible,
         selected=selected,
-        quality=quality_at(workspace, shards, eligible.documents),
-        is_kept=kept_at(workspace, shards, eligible.documents),
     )
 
 
@@ -105,34 +81,24 @@ def _geometry(unit: Unit, generator: np.random.Generator) -> Geometry:
         documents=len(unit),
         effective_rank=vectors.effective_rank(vectors.spectrum(unit)),
         mean_cosine=vectors.mean_cosine(unit),
-        nearest=nearest,
+        nearest=float(nearest.mean()) if len(nearest) else None,
         near_duplicates=near_duplicate_rate(nearest),
-        queries=queries,
     )
 
 
 def _clusters(
-    workspace: Workspace,
-    shards: Sequence[ShardFiles],
-    documents: Sequence[DocumentRef],
-    before: Unit,
-    after: Unit,
-    plane: Map,
+    workspace: Workspace, shards: Sequence[ShardFiles], documents: Sequence[DocumentRef], before: Unit, after: Unit
 ) -> list[Cluster]:
     """Cluster the eligible documents, assign each selected one to the nearest centre, and name the clusters."""
     labels, n_clusters = clustered(before, CLUSTERS)
-    members = [np.flatnonzero(labels == cluster) for cluster in range(n_clusters)]
-    centres = np.stack([before[rows].sum(axis=0) for rows in members])
+    sizes = np.bincount(labels, minlength=n_clusters)
+    centres = np.stack([before[labels == cluster].sum(axis=0) for cluster in range(n_clusters)])
     centres /= np.maximum(np.linalg.norm(centres, axis=1, keepdims=True), 1e-12)
     kept = np.bincount((after @ centres.T).argmax(axis=1), minlength=n_clusters)
     step = max(1, -(-len(documents) // NAMING_DOCUMENTS))
     named, texts = texts_at(workspace, shards, documents[::step], NAMING_CHARACTERS)
     words = telling_words(texts, labels[::step][named], n_clusters)
-    clusters = [
-        Cluster(name, (float(x), float(y)), len(rows), int(after_count))
-        for name, rows, after_count in zip(words, members, kept, strict=True)
-        for x, y in [np.median(plane.before[rows], axis=0) if len(rows) else (0.0, 0.0)]
-    ]
+    clusters = map(Cluster, words, sizes.tolist(), kept.tolist())
     return sorted((cluster for cluster in clusters if cluster.before), key=lambda cluster: -cluster.before)
 
 

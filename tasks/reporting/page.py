@@ -6,7 +6,6 @@ A page consists of tiles, then sections of text, figures, tables and documents i
 """
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -18,11 +17,9 @@ from fineweb_mask.tasks.reporting.templating import Form, render
 from fineweb_mask.tasks.storage.atomic import atomic_write, remove_file
 from fineweb_mask.tasks.workspace.job import FolderJob
 from fineweb_mask.tasks.workspace.manifest import write_manifest
-from fineweb_mask.tasks.workspace.references import StageKey
 
 LISTED = 50
 """Maximum rows of a table in `index.md`, which the Prefect server stores in its database."""
-SAFE_NAME = re.compile(r"[a-z0-9-]+")
 
 
 class Tile(NamedTuple):
@@ -37,6 +34,7 @@ class Column(NamedTuple):
 
     label: str
     form: Form = "text"
+    has_bars: bool = False  # each value of 0 or more has a bar, as long as its share of the largest
 
 
 class Table(NamedTuple):
@@ -46,28 +44,16 @@ class Table(NamedTuple):
     columns: Sequence[Column]
     rows: Sequence[Sequence[Any]]  # one value or None for each column
     note: str = ""
-    wide: bool = False  # takes the whole width of the page
 
 
-class Chart(NamedTuple):
-    """A picture, and the numbers that it shows."""
-
-    png: bytes
-    numbers: Table
-
-
-@dataclass(frozen=True)
-class Figure:
+class Figure(NamedTuple):
     """A chart on a page, with its numbers behind a fold."""
 
-    name: str  # of its file: lower-case letters, digits and dashes
-    chart: Chart
+    name: str  # of its file
+    png: bytes
+    numbers: Table
     alt: str  # text for readers who cannot see it
     caption: str  # its message, with n and how it was sampled
-
-    def __post_init__(self) -> None:
-        if not SAFE_NAME.fullmatch(self.name):
-            raise ValueError(f"a figure's name must consist of a-z, 0-9 and dashes, received {self.name!r}")
 
 
 class Card(NamedTuple):
@@ -149,45 +135,26 @@ class PageJob(FolderJob):
         """The folder of the page."""
         return self.workspace.root / self.folder_name
 
-    def write(
-        self, page: Page, details: Mapping[str, Any] | None = None, others: Mapping[str, bytes] | None = None
-    ) -> None:
-        """Replace the page, as `write_page` does, with `others`, files by their names, when no other run does."""
-        outputs = _outputs(self.folder, page, others)
+    def write(self, page: Page, details: Mapping[str, Any] | None = None) -> None:
+        """Replace the page, its numbers and its charts, when no other run does; the manifest is written last.
+
+        Raises
+        ------
+        ValueError
+            If a number of the page is not finite, which JSON cannot represent.
+        """
+        outputs = {
+            self.folder / "metrics.json": (json.dumps(page.metrics, indent=2, allow_nan=False) + "\n").encode(),
+            self.folder / "index.html": page.html().encode(),
+            self.folder / "index.md": page.markdown().encode(),
+            **{self.folder / "plots" / f"{figure.name}.png": figure.png for figure in page.figures},
+        }
         with self.workspace.alone():
-            _replace(self.folder, outputs, self.key, details)
-
-
-def write_page(folder: Path, page: Page, key: StageKey) -> None:
-    """Replace a page, its numbers and its charts; the manifest is deleted first and written last.
-
-    Raises
-    ------
-    ValueError
-        If a number of the page is not finite, which JSON cannot represent.
-    """
-    _replace(folder, _outputs(folder, page), key)
-
-
-def _outputs(folder: Path, page: Page, others: Mapping[str, bytes] | None = None) -> dict[Path, bytes]:
-    return {
-        folder / "metrics.json": (json.dumps(page.metrics, indent=2, allow_nan=False) + "\n").encode(),
-        folder / "index.html": page.html().encode(),
-        folder / "index.md": page.markdown().encode(),
-        **{folder / "plots" / f"{figure.name}.png": figure.chart.png for figure in page.figures},
-        **{folder / name: content for name, content in (others or {}).items()},
-    }
-
-
-def _replace(
-    folder: Path, outputs: Mapping[Path, bytes], key: StageKey, details: Mapping[str, Any] | None = None
-) -> None:
-    manifest = folder / "manifest.json"
-    remove_file(manifest)
-    for path, content in outputs.items():
-        with atomic_write(path) as partial:
-            partial.write_bytes(content)
-    for plot in (folder / "plots").glob("*.png"):
-        if plot not in outputs:
-            plot.unlink()  # of an earlier page
-    write_manifest(manifest, key, outputs, details or {})
+            remove_file(self.manifest_path)
+            for path, content in outputs.items():
+                with atomic_write(path) as partial:
+                    partial.write_bytes(content)
+            for plot in (self.folder / "plots").glob("*.png"):
+                if plot not in outputs:
+                    plot.unlink()  # of an earlier page
+            write_manifest(self.manifest_path, self.key, outputs, details or {})

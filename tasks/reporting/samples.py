@@ -6,7 +6,6 @@ from the row groups that contain it.
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.schemas import vectors_of
 from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_schema, read_table
-from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
+from fineweb_mask.tasks.workspace.references import ShardFiles
 from fineweb_mask.tasks.workspace.stage_parquet import documents_of, read_scores, row_group_ends, take_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -73,59 +72,52 @@ def draw(
 ) -> tuple[Sample, Sample]:
     """Draw up to `limit` eligible and up to `limit` selected documents, uniformly over `SAMPLED_SHARDS` shards."""
     chosen = evenly_spaced(len(shards), SAMPLED_SHARDS)
-    eligible, selected = [], []
+    nothing = np.empty((0, 2), dtype=np.int64)
+    eligible, selected = [nothing], [nothing]
     for index in chosen:
         raise_if_stopped()
         masks = read_table(workspace.resolve(shards[index].masks), columns=["selected", "block"])
-        eligible.append(np.flatnonzero(masks["block"].is_valid().to_numpy()))
-        selected.append(np.flatnonzero(masks["selected"].to_numpy()))
-    return _sample(chosen, eligible, limit, generator), _sample(chosen, selected, limit, generator)
+        for found, is_one in ((eligible, masks["block"].is_valid()), (selected, masks["selected"])):
+            rows = np.flatnonzero(is_one.to_numpy())
+            found.append(np.column_stack([np.full_like(rows, index), rows]))
 
+    def sample(found: list[NDArray[np.int64]]) -> Sample:
+        places = np.concatenate(found)
+        picked = np.sort(generator.choice(len(places), size=min(limit, len(places)), replace=False))
+        return Sample([DocumentRef(*place) for place in places[picked].tolist()], len(places), len(chosen))
 
-def _sample(chosen: Sequence[int], rows: list[NDArray[np.intp]], limit: int, generator: np.random.Generator) -> Sample:
-    total = sum(len(part) for part in rows)
-    picked = np.sort(generator.choice(total, size=min(limit, total), replace=False))
-    ends = np.cumsum([len(part) for part in rows])
-    documents = []
-    for index, part, end in zip(chosen, rows, ends, strict=True):
-        inside = picked[(picked >= end - len(part)) & (picked < end)] - (end - len(part))
-        documents += [DocumentRef(index, int(row)) for row in part[inside]]
-    return Sample(documents, total, len(chosen))
+    return sample(eligible), sample(selected)
 
 
 def vectors_at(workspace: Workspace, shards: Sequence[ShardFiles], documents: Sequence[DocumentRef]) -> NDArray[Any]:
     """Return the vectors of documents, (n, d) float16 or float32; `documents` must be ascending."""
     found = [
-        vectors_of(_rows_of(workspace, shards[index].embeddings, rows, ["embedding"]))
+        vectors_of(take_rows(workspace.resolve(shards[index].embeddings), rows, ["embedding"]))
         for index, rows in _by_shard(documents)
     ]
     return np.concatenate(found) if found else np.empty((0, 1), dtype=np.float32)
 
 
 def quality_at(
-    workspace: Workspace, shards: Sequence[ShardFiles], documents: Sequence[DocumentRef], score: str = "quality"
+    workspace: Workspace, shards: Sequence[ShardFiles], documents: Sequence[DocumentRef], score: str
 ) -> NDArray[np.float32]:
-    """Return the quality of documents, or one score of theirs, (n,); `documents` must be ascending."""
-    found = [_rows_of(workspace, shards[index].scores, rows, [score]) for index, rows in _by_shard(documents)]
-    return np.concatenate([np.empty(0), *(table[score].to_numpy() for table in found)]).astype(np.float32)
-
-
-def kept_at(workspace: Workspace, shards: Sequence[ShardFiles], documents: Sequence[DocumentRef]) -> NDArray[np.bool_]:
-    """Return whether documents are selected, (n,); `documents` must be ascending."""
-    found = [_rows_of(workspace, shards[index].masks, rows, ["selected"]) for index, rows in _by_shard(documents)]
-    return np.concatenate([np.empty(0), *(table["selected"].to_numpy() for table in found)]).astype(bool)
+    """Return a score of documents, (n,); `documents` must be ascending."""
+    found = [
+        take_rows(workspace.resolve(shards[index].scores), rows, [score])[score].to_numpy()
+        for index, rows in _by_shard(documents)
+    ]
+    return np.concatenate([np.empty(0), *found]).astype(np.float32)
 
 
 def documents_at(
     workspace: Workspace, shards: Sequence[ShardFiles], documents: Sequence[DocumentRef], columns: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return columns and the quality of documents; `documents` must be ascending."""
-    found: list[dict[str, Any]] = []
-    for index, rows in _by_shard(documents):
-        table = documents_of(workspace, shards[index].documents, rows, columns)
-        quality = _rows_of(workspace, shards[index].scores, rows, ["quality"])
-        found += table.append_column("quality", quality["quality"]).to_pylist()
-    return found
+    """Return columns of documents; `documents` must be ascending."""
+    return [
+        row
+        for index, rows in _by_shard(documents)
+        for row in documents_of(workspace, shards[index].documents, rows, columns).to_pylist()
+    ]
 
 
 def texts_at(
@@ -144,24 +136,16 @@ def texts_at(
     kept: list[int] = []
     texts: list[str] = []
     for index, rows in _by_shard(documents):
-        near = _in_one_row_group(workspace.resolve(shards[index].documents), rows)
+        with VerifiedFile(workspace.resolve(shards[index].documents)) as file:
+            groups = np.searchsorted(row_group_ends(file), rows, side="right")
+        near = rows[groups == groups[len(groups) // 2]]
         found = documents_of(workspace, shards[index].documents, near, ["text"])
         texts += [text[:longest] for text in found["text"].to_pylist()]
-        kept += [index_of[DocumentRef(index, int(row))] for row in near]
+        kept += [index_of[DocumentRef(index, row)] for row in near.tolist()]
     return kept, texts
-
-
-def _rows_of(workspace: Workspace, file: StageFile, rows: NDArray[np.int64], columns: Sequence[str]) -> pa.Table:
-    return take_rows(workspace.resolve(file), rows, columns)
 
 
 def _by_shard(documents: Sequence[DocumentRef]) -> Iterator[tuple[int, NDArray[np.int64]]]:
     for index, group in groupby(documents, key=lambda document: document.shard):
         raise_if_stopped()
         yield index, np.array([document.row for document in group], dtype=np.int64)
-
-
-def _in_one_row_group(path: Path, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    with VerifiedFile(path) as file:
-        groups = np.searchsorted(row_group_ends(file), rows, side="right")
-    return np.asarray(rows[groups == groups[len(groups) // 2]])

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-Form = Literal["text", "count", "number", "precise", "bits", "rate", "seconds", "share", "gap"]
+Form = Literal["text", "count", "number", "precise", "bits", "seconds", "share", "gap"]
 FORMS: dict[Form, Callable[[Any], str]] = {
     "text": str,
     "count": "{:,}".format,
@@ -20,7 +20,6 @@ FORMS: dict[Form, Callable[[Any], str]] = {
     "gap": lambda gap: f"{gap:.{0 if gap >= 0.1 else 2 if gap >= 0.001 else 4}%}",
     "precise": "{:.6f}".format,
     "bits": "{:.4f}".format,
-    "rate": "{:,.0f}".format,
 }
 """How to format the values of a table's column."""
 
@@ -45,7 +44,6 @@ def _environment() -> Environment:
         "thousands": "{:,}".format,
         "percent": "{:.1%}".format,
         "shown": shown,
-        "markdown_cell": markdown_cell,
         "markdown": markdown,
         "anchor": anchor_of,
         "base64": lambda content: b64encode(content).decode(),
@@ -81,13 +79,6 @@ def shown(value: Any, form: Form) -> str:  # noqa: ANN401 - a number or a text, 
 def markdown(text: object) -> str:
     """Return a text as one line of Markdown without markup."""
     return PUNCTUATION.sub(r"\\\1", visible_text(" ".join(str(text).split())))
-
-
-def markdown_cell(text: object) -> str:
-    """Return a text as inline code for a cell of a Markdown table."""
-    one_line = " ".join(str(text).split())
-    plain = "".join(character for character in one_line if character.isprintable())
-    return "`" + plain.replace("`", "'").replace("|", "\\|") + "`"
 
 
 @cache

@@ -1,15 +1,13 @@
-"""Say and draw what selections teach a language model: a sentence, a table and a chart."""
+"""Say what selections teach a language model: a sentence and a table."""
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from fineweb_mask.models.witness.witness import RANDOM
-from fineweb_mask.tasks.reporting import charts
 from fineweb_mask.tasks.reporting.findings import DOUBT, GAINED, LOST
-from fineweb_mask.tasks.reporting.page import Column, Figure, Finding, Section, Table
+from fineweb_mask.tasks.reporting.page import Column, Finding, Section, Table
 from fineweb_mask.tasks.witness.documents import POOL
 
 SELECTION = "selection"
@@ -82,28 +80,11 @@ def teaching_section(found: Mapping[str, Any]) -> Section:
     """Return the section of a page on what `measure_teaching` found."""
     if "skipped" in found:
         return Section(TITLE, (f"Not measured: {found['skipped']}.",))
-    figures, tables = [], []
-    for of_set, measured in found["sets"].items():
-        effects = {name: one[RANDOM] for name, one in measured["against"].items()}
-        note = f"{found['tokens']:,} tokens of each, n = {measured['documents']:,} documents"
-        title = "Held-out documents of the corpus" if of_set == POOL else f"Held-out documents of {of_set}"
-        if len(effects) > 1:
-            bars = [
-                charts.Bar(name, 100 * one["gain"], f"{100 * one['gain']:+.1f}", 50 * (one["high"] - one["low"]))
-                for name, one in sorted(effects.items(), key=lambda pair: -pair[1]["gain"])
-            ]
-            chart = charts.bars(title, "predicted better than after random documents (%)", bars, note=note)
-            caption = (
-                "Right of 0: predicted better than after random documents. Lines: 95% intervals of all selections "
-                f"together, which hold the choice of held-out documents, by host, and of the random ones. {note}."
-            )
-            name = f"teaching-{re.sub('[^a-z0-9]', '-', of_set.lower())}"
-            figures.append(Figure(name, chart, f"{title}: {caption}", caption))
-        tables.append(_table(title, found, measured))
-    return Section(TITLE, EXPLAINED, figures, tables)
+    tables = [_table(of_set, found, measured) for of_set, measured in found["sets"].items()]
+    return Section(TITLE, EXPLAINED, tables=tables)
 
 
-def _table(title: str, found: Mapping[str, Any], measured: Mapping[str, Any]) -> Table:
+def _table(of_set: str, found: Mapping[str, Any], measured: Mapping[str, Any]) -> Table:
     columns = [
         Column("selection"),
         Column("documents", "count"),
@@ -123,7 +104,9 @@ def _table(title: str, found: Mapping[str, Any], measured: Mapping[str, Any]) ->
             beside = "as long" if lengths is None else f"{one[lengths]['gain']:+.1%}, {one[lengths]['verdict']}"
             rows.append([*row, one[RANDOM]["gain"], _interval(one[RANDOM]), one[RANDOM]["verdict"], beside])
     note = (
-        "Intervals hold for all selections together (Bonferroni). Held-out documents that nothing predicts are left "
-        f"out ({measured['left_out']})."
+        f"{found['tokens']:,} tokens of each, n = {measured['documents']:,} documents. Intervals hold the choice of "
+        "held-out documents, by host, and of the random ones, for all selections together (Bonferroni). Held-out "
+        f"documents that nothing predicts are left out ({measured['left_out']})."
     )
-    return Table(title, columns, sorted(rows, key=lambda row: row[2]), note=note, wide=True)
+    title = "Held-out documents of the corpus" if of_set == POOL else f"Held-out documents of {of_set}"
+    return Table(title, columns, sorted(rows, key=lambda row: row[2]), note=note)

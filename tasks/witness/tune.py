@@ -84,7 +84,7 @@ def tune(job: TuneJob) -> None:
     details = {"rows": len(rows), "best": best, "trials": rows, "final": final, "said": said}
     columns = [Column("settings"), Column("better than after random documents", "share"), Column("")]
     note = "On the half that decides, where the best is partly luck: only the figures above say what was gained."
-    tried_section = Section("What was tried", tables=[Table("Trials", columns, rows, note, wide=True)])
+    tried_section = Section("What was tried", tables=[Table("Trials", columns, rows, note)])
     sections = [Section("What was found", said[1:]), teaching_section(final), tried_section]
     tiles = [Tile(f"{len(rows):,}", "trials"), Tile(f"{final['tokens']:,}", "tokens")]
     job.write(Page("Settings tuned by what a model learns", said[0], tiles, sections, metrics=details), details)

@@ -26,7 +26,6 @@ FILES = {  # command: what it takes to be called, with what it reads in braces
 }
 FOLDERS = {
     "export --output": "{workspace} --format parquet --output",
-    "explore --export": "{workspace} --export",
     "run --workspace": "{recipe} --workspace",
     "run --set": "{recipe} --set materialize.output=",
     "compare --workspace": "{recipe} --workspace",
@@ -48,7 +47,7 @@ READ_ONLY = {  # places that are read, or changed as what they are, and settings
         "compare --variants",
         "gc --recipe",
     ),
-    *("export --tokenizer", "explore --against"),
+    "export --tokenizer",
 }
 """The rest of the parameters that take a text or a path are of `OTHER`."""
 OTHER = re.compile(

@@ -49,7 +49,7 @@ def test_compare_reuses_the_workspace_and_leaves_its_run_alone(contest, service,
     assert again.selections == compared.selections
     shown = artifacts(service, "compare")
     assert {"compare", "compare-table", "progress-contend"} <= shown.keys()
-    assert shown["compare"]["data"].count("](data:image/png;base64,") == 2
+    assert shown["compare"]["data"].count("](data:image/png;base64,") == 1
     assert len(json.loads(shown["compare-table"]["data"])) == 3
 
 

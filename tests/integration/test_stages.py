@@ -1,7 +1,6 @@
 """Runs stage by stage, again on request, and shard by shard; and what a workspace holds of their stages."""
 
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -179,22 +178,18 @@ def test_status_says_when_the_source_is_gone(workspace, tmp_path):
 def test_the_report_is_a_command(workspace, server):
     page = workspace / "reports" / "index.html"
     before = page.read_text(encoding="utf-8")
-    assert "By language" not in before.replace("By language score decile", "")
+    assert "Share selected by file_path" not in before
     arguments = ["report", str(workspace), "--by", "file_path", "--sample", "300", "--json"]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     summary = json.loads(result.stdout.splitlines()[-1])
     assert summary["report"] == str(page)
-    assert len(summary["plots"]) == 13
+    assert len(summary["plots"]) == 2
     assert all(Path(path).is_file() for path in [*summary["plots"], summary["metrics"]])
     after = page.read_text(encoding="utf-8")
-    assert re.search(r'alt="Share selected of each file.path[.] ', after)
+    assert "Share selected by file_path" in after
     assert "Measured on 300 of 1,892 eligible and 300 of 473 selected" in after
     assert state(workspace) == DONE  # the settings given are kept
-    wrong = {
-        ("--by", "genre"): "no document has a column 'genre'",
-    }
-    for arguments, message in wrong.items():
-        result = CliRunner().invoke(app, ["report", str(workspace), *arguments])
-        assert result.exit_code == 2, result.output
-        assert message in result.output
+    result = CliRunner().invoke(app, ["report", str(workspace), "--by", "genre"])
+    assert result.exit_code == 1, result.output
+    assert "no document has a column 'genre'" in result.output

@@ -43,19 +43,6 @@ def test_the_encoding_that_the_server_names_is_the_pages(label, encoding, text):
     assert is_right(text, page_of(text).encode(encoding), label)
 
 
-def test_japanese_pages_have_the_characters_of_nec_and_ibm():
-    def as_euc(text):
-        if text.isascii():
-            return text.encode()
-        lead, trail = text.encode("cp932")  # as https://encoding.spec.whatwg.org/#index-jis0208 has them
-        row = (lead - (0x70 if lead < 0xE0 else 0xB0)) * 2 - (trail < 0x9F)
-        return bytes((row + 0x80, (trail - 0x7E if row % 2 == 0 else trail - 0x1F - (trail > 0x7F)) + 0x80))
-
-    text = "㈱①髙﨑"
-    page = page_of(f"{JAPANESE}\0").encode("euc_jp").replace(b"\0", b"".join(map(as_euc, text)))
-    assert is_right(JAPANESE + text, page, "euc-jp")
-
-
 @pytest.mark.parametrize(
     "head",
     [
@@ -68,8 +55,6 @@ def test_japanese_pages_have_the_characters_of_nec_and_ibm():
 )
 def test_then_the_pages_own_tag_counts(head):
     assert is_right(RUSSIAN, page_of(RUSSIAN, head).encode("koi8-r"))
-    given_up = page_of(RUSSIAN, f"<![none[>{head}")  # by Python's parser
-    assert extract_text(given_up.encode("koi8-r")) is not None
 
 
 def test_then_the_declaration_of_xml_counts_and_the_server_is_believed_before_the_page():
@@ -114,9 +99,9 @@ def test_an_encoding_in_which_most_of_a_page_does_not_exist_is_not_the_pages(tex
 def test_a_few_bytes_that_are_wrong_cost_only_themselves():
     page = page_of(LITHUANIAN).encode().replace(b"<p>", b"<p>\xe4 ", 1)
     assert "\ufffd Šiandien oras gražus" in extract_text(page, "utf-8")
-    page = page_of(WESTERN).encode("cp1252").replace(b"<p>", b"<p>\x81", 1)
-    assert is_right(WESTERN, page, "windows-1252")
-    assert "\ufffd" not in extract_text(page, "windows-1252")
+    page = page_of(JAPANESE).encode("euc_jp").replace(b"<p>", b"<p>\xad\xa1 ", 1)  # a character of NEC's own
+    assert is_right(JAPANESE, page, "euc-jp")
+    assert f"\ufffd\ufffd {JAPANESE}" in extract_text(page, "euc-jp")
     assert codec_of("none") is None
     with pytest.raises(LookupError):
         codec_of("iso-2022-cn")

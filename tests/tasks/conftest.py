@@ -30,7 +30,6 @@ from fineweb_mask.tasks import embed, fit, ingest, materialize, report, score, s
 from fineweb_mask.tasks.dedup.duplicates import dedup
 from fineweb_mask.tasks.inference.model_files import ModelFolder
 from fineweb_mask.tasks.inference.scorers import QualityModel
-from fineweb_mask.tasks.reporting.sections.timing import StageTime
 from fineweb_mask.tasks.source.columns import settle
 from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.storage.atomic import tree_files
@@ -165,7 +164,6 @@ class Built:
             teaching=measure_teaching(jobs.witness_job(workspace, selected, {SELECTION: self.masks})),
             counts=self.counts,
             blocks=self.blocks,
-            stages=[StageTime(stage="ingest", files=len(self.shards), seconds=0.5, built_seconds=0.5, documents=66)],
             settings=recipe.report,
         )
 

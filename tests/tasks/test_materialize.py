@@ -157,7 +157,7 @@ def test_the_dataset_goes_to_a_folder_of_its_own_and_replaces_nothing_else(copie
     made = pipeline(copied.recipe.model_copy(update={"workspace": str(copied.workspace.root), "materialize": settings}))
     assert not copied.workspace.dataset.exists()
     assert (folder / "README.md").is_file()
-    assert sorted(path.name for path in folder.iterdir()) == ["README.md", "data", "plots", "provenance.json"]
+    assert sorted(path.name for path in folder.iterdir()) == ["README.md", "data", "provenance.json"]
     assert str(folder) not in (folder / "provenance.json").read_text()
     assert made.dataset.fingerprint == copied.dataset.fingerprint
     assert made.dataset_job.current() is not None

@@ -13,7 +13,7 @@ from fineweb_mask.flows.display import prefect_ui
 from fineweb_mask.flows.display.prefect_ui import PrefectUi, page_markdown
 from fineweb_mask.models.losses import Wiped
 from fineweb_mask.models.runtime.progress import Step
-from fineweb_mask.tasks.reporting.page import Chart, Figure, Page, Section, Table
+from fineweb_mask.tasks.reporting.page import Figure, Page, Section, Table
 from fineweb_mask.tasks.workspace.references import StageFile
 from tests.tasks.reporting.test_page import Job
 
@@ -75,7 +75,7 @@ def test_a_group_that_is_wiped_out_is_an_event(monkeypatch):
 
 def test_a_page_holds_as_many_of_its_charts_as_fit(tmp_path, monkeypatch):
     sizes = {"a": 10, "b": 60, "c": 1}  # pixels of a side, of noise
-    figures = [Figure(name, Chart(noise(size), Table("", [], [])), "", "A caption.") for name, size in sizes.items()]
+    figures = [Figure(name, noise(size), Table("", [], []), "", "A caption.") for name, size in sizes.items()]
     page = Page("Report", "l", [], [Section("s", figures=figures)], "f")
     job = Job(root=str(tmp_path))
     assert page_markdown(job.folder) == ""

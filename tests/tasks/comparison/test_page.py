@@ -1,4 +1,4 @@
-"""The page of a comparison: its numbers against plain references, and hostile topics."""
+"""The page of a comparison: its numbers against plain references."""
 
 import json
 import math
@@ -8,12 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.models.settings.selection import METRICS
 from fineweb_mask.tasks.comparison.page import (
     ComparisonJob,
-    LabelColumnError,
     check_label_column,
+    knee,
     over_blocks,
     write_comparison_page,
 )
@@ -67,7 +68,7 @@ def _made(job):
     return job.shard_files()
 
 
-def test_the_numbers_of_a_comparison_and_hostile_topics_as_text(labelled):
+def test_the_numbers_of_a_comparison(labelled):
     job = page_job(labelled, SELECTORS, label_column="topic", seconds={"random": 0.25})
     write_comparison_page(job)
     assert write_comparison_page(job).cached
@@ -82,9 +83,7 @@ def test_the_numbers_of_a_comparison_and_hostile_topics_as_text(labelled):
         counts = Counter(topics[row] for row in chosen[name] if topics[row] is not None)
         shares = [count / counts.total() for count in (*counts.values(), *[0] * (3 - len(counts)))]
         one = metrics["selections"][name]
-        assert one["topics"] == sum(share > 0 for share in shares)
         assert one["effective_topics"] == pytest.approx(math.exp(-sum(s * math.log(s) for s in shares if s)))
-        assert one["rarest_topic"] == pytest.approx(min(shares))
         assert one["selected"] == len(chosen[name])
         assert one["upper_bound"] == metrics["selections"]["mean_field"]["upper_bound"]  # proved once, for all
         tokens = labelled.read(labelled.documents[0])["token_count"].to_pylist()
@@ -92,11 +91,8 @@ def test_the_numbers_of_a_comparison_and_hostile_topics_as_text(labelled):
     assert metrics["selections"]["random"]["seconds"] == 0.25
     assert metrics["selections"]["mean_field"]["seconds"] is None
     assert metrics["selections"]["random"]["gap"] > metrics["selections"]["mean_field"]["gap"]
-    page = (job.folder / "index.html").read_text()
-    assert "&lt;img src=x onerror=alert(1)&gt; | `a`" in page
-    assert "<img src=x" not in page
-    plots = {"trade-off.png"}
-    assert {path.name for path in (job.folder / "plots").iterdir()} == plots
+    assert metrics["topics"][HOSTILE].keys() == set(SELECTORS)
+    assert {path.name for path in (job.folder / "plots").iterdir()} == {"trade-off.png"}
 
 
 def test_without_a_label_column_there_are_no_topics(copied):
@@ -104,8 +100,8 @@ def test_without_a_label_column_there_are_no_topics(copied):
     job = page_job(copied, SELECTORS, seconds={})
     write_comparison_page(job)
     metrics = json.loads((job.folder / "metrics.json").read_text())
-    assert (metrics["topics"], metrics["blocks"], metrics["selections"]["random"]["topics"]) == ({}, 2, None)
-    assert "Topics" not in (job.folder / "index.html").read_text()
+    assert (metrics["topics"], metrics["blocks"]) == ({}, 2)
+    assert metrics["selections"]["random"]["effective_topics"] is None
     assert metrics["documents"] == copied.counts.documents_eligible
     assert metrics["selections"]["mean_field"]["selected"] == copied.counts.selected
 
@@ -130,13 +126,36 @@ def test_the_label_column_must_hold_labels(tmp_path, make_parquet, make_document
     shards = settle(discover(source), source)
     check_label_column("topic", shards)
     check_label_column("dump", shards)
-    with pytest.raises(LabelColumnError, match=r"'subject' must be among the documents' columns: .*, topic, url, vec"):
+    with pytest.raises(SettingsError, match=r"'subject' must be among the documents' columns: .*, topic, url"):
         check_label_column("subject", shards)
-    with pytest.raises(LabelColumnError, match="must hold text, integers or booleans"):
+    with pytest.raises(SettingsError, match="'vector' must be among"):  # a list is no label
         check_label_column("vector", shards)
     named = SourceSettings(path=str(tmp_path), extra_columns=["vector"])
-    with pytest.raises(LabelColumnError, match="'topic' must be among"):
+    with pytest.raises(SettingsError, match="'topic' must be among"):
         check_label_column("topic", settle(shards, named))
+
+
+def test_the_knee_is_the_point_farthest_from_the_chord_in_whatever_units():
+    angle = np.linspace(0, np.pi / 2, 21)
+    quality, diversity = np.sin(angle), np.cos(angle)
+    assert knee(quality, diversity) == knee(1000 * quality - 7, 0.001 * diversity - 3) == 10
+    x, y = np.sort(np.random.default_rng(0).random((2, 30)))
+    x[[0, -1]] = y[[0, -1]] = 0, 1
+    assert knee(x, y[::-1]) == int(np.argmax(x + y[::-1]))  # the farthest from the chord
+
+
+@pytest.mark.parametrize(
+    ("x", "y"),
+    [
+        ([], []),
+        ([0, 1], [1, 0]),
+        ([0, 0.5, 1], [1, 0.5, 0]),  # straight
+        ([0, 0.5, 1], [1, 0.2, 0]),  # every point costs more than it gains
+        ([1, 1, 1], [1, 1, 1]),  # nothing is traded
+    ],
+)
+def test_a_curve_without_a_knee(x, y):
+    assert knee(x, y) is None
 
 
 @pytest.mark.long

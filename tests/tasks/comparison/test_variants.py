@@ -186,5 +186,5 @@ def test_weights_of_quality_are_read_or_refused():
     assert read_lambs("0:1:0.4") == [0, 0.4, 0.8, 1]
     assert read_lambs("0:1:0.1")[3] == 0.3
     for wrong in ("", "0,a", "0,1.2", "nan", "0:1", "0:1:0", "0:1:-1", "0:1:0.0001", "0:inf:1"):
-        with pytest.raises(VariantError, match="takes numbers from 0 to 1, at most 201"):
+        with pytest.raises(VariantError, match="takes numbers from 0 to 1"):
             read_lambs(wrong)

@@ -64,7 +64,7 @@ def test_rows_come_in_the_same_order_in_one_partition_and_in_several(four_shards
     several = making.with_settings(**MANY)
     several.write()
     assert rows_of(several) == whole
-    for name in ("retention", "retention_by_decile", "sources", "rows", "tokens"):
+    for name in ("retention", "sources", "rows", "tokens"):
         assert record(several)[name] == details[name]
     names = {path.name for path in tree_files(several.workspace.dataset / "data")}
     assert len(names) > 3

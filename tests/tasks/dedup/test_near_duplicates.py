@@ -135,10 +135,11 @@ def test_a_plain_comparison_of_all_documents_finds_the_same(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("threshold", [0.5, 0.75])
-def test_what_is_dropped_follows_the_threshold(tmp_path, threshold):
-    job = job_of(Workspace(tmp_path), corpus(1), threshold=threshold)
+def test_the_threshold_decides(tmp_path, threshold):
+    texts = corpus(1)
+    job = job_of(Workspace(tmp_path), texts, threshold=threshold)
     dedup(job)
-    assert listed(job) == expected(corpus(1), threshold)
+    assert listed(job) == expected(texts, threshold)
 
 
 def test_a_shard_that_is_added_sketches_itself_and_changes_no_other_list(tmp_path):

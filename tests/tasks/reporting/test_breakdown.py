@@ -7,8 +7,7 @@ import pytest
 
 from fineweb_mask.models.analysis.groups import between_share
 from fineweb_mask.tasks.reporting import breakdown
-from fineweb_mask.tasks.reporting.breakdown import break_down
-from fineweb_mask.tasks.reporting.charts import Share
+from fineweb_mask.tasks.reporting.breakdown import Share, break_down
 from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -42,7 +41,6 @@ def shards(tmp_path):
         urls = [f"https://www.site{row % 50}.org/{row}" if name == "a" or row % 3 else None for row in range(n)]
         documents = {
             "n_chars": pa.array(DICE.integers(100, 9_000, n), pa.uint32()),
-            "language_score": pa.array([None if row % 10 == 0 else 0.9 for row in range(n)], pa.float64()),
             "dump": ["x" if row % 4 else "" for row in range(n)],
             "url": urls,
         }
@@ -75,9 +73,9 @@ def test_every_group_is_counted(tmp_path, shards):
         share(name, lambda row, dump=dump: row["dump"] == dump) for name, dump in dumps.items()
     ]
     domains = found.groups["domain"]
-    assert len(domains) == 32
-    assert [one.label for one in domains[30:]] == ["no url", "20 others"]
-    assert domains[30] == share("no url", lambda row: row["url"] is None)
+    assert len(domains) == 17
+    assert [one.label for one in domains[15:]] == ["no url", "35 others"]
+    assert domains[15] == share("no url", lambda row: row["url"] is None)
     assert sum(one.documents for one in domains) == len(rows)
     label = domains[0].label
     assert domains[0] == share(label, lambda row: f"www.{label}/" in (row["url"] or ""))
@@ -87,26 +85,24 @@ def test_every_group_is_counted(tmp_path, shards):
     ]
 
 
-def test_deciles_and_histograms_hold_every_number(tmp_path, shards):
+def test_every_document_is_in_a_tenth_or_of_unknown_quality(tmp_path, shards):
+    path = tmp_path / shards[1].scores.path
+    unknown = pa.array(np.where(np.arange(300) % 3, 1.5, np.nan), pa.float32())
+    pq.write_table(pq.read_table(path).set_column(1, "quality", unknown), path)
     found = break_down(Workspace(tmp_path), shards)
     rows = eligible_rows(tmp_path, shards)
     lengths, kept, quality = (np.array([row[name] for row in rows]) for name in ("n_chars", "selected", "quality"))
-    deciles = found.deciles["n_chars"]
-    assert [one.documents for one in deciles] == pytest.approx([len(rows) / 10] * 10, abs=2)
+    tenths = found.groups["n_chars"]
+    assert [one.documents for one in tenths] == pytest.approx([len(rows) / 10] * 10, abs=2)
     low, high = np.quantile(lengths, [0.9, 1])
-    assert deciles[9][1:] == ((lengths >= low).sum(), kept[lengths >= low].sum())
-    assert deciles[9].label.endswith(f" to {high:,.0f}")
-    [score] = found.deciles["language_score"]  # all the same
-    assert score.documents + found.missing["language_score"].documents == len(rows)
-    assert found.missing["language_score"].documents == sum(row["language_score"] is None for row in rows)
-    for histogram in found.histograms.values():
-        assert (histogram.before.sum(), histogram.after.sum()) == (len(rows), kept.sum())
-    assert found.histograms["n_chars"].medians == tuple(
-        np.quantile(some, 0.5, method="lower") for some in (lengths, lengths[kept])
-    )
-    assert (found.kept == np.sort(quality[kept])).all()
-    inside = np.histogram(quality, found.histograms["quality"].edges)[0]
-    assert (found.histograms["quality"].before[1:-1] == inside[1:-1]).all()
+    assert tenths[9][1:] == ((lengths >= low).sum(), kept[lengths >= low].sum())
+    assert tenths[9].label.endswith(f" to {high:,.0f}")
+    none = np.isnan(quality)
+    assert found.groups["quality"][-1] == Share("unknown", none.sum(), kept[none].sum())
+    assert sum(one.documents for one in found.groups["quality"]) == len(rows)
+    for name, values in (("n_chars", lengths), ("quality", quality)):
+        assert (found.numbers[name] == np.sort(values[np.isfinite(values)])).all()
+        assert (found.selected[name] == np.sort(values[np.isfinite(values) & kept])).all()
 
 
 def test_the_quality_is_compared_between_the_values_of_columns(tmp_path, shards, monkeypatch):
@@ -138,9 +134,9 @@ def test_of_a_large_corpus_a_sample_is_counted_and_said_to_be_one(tmp_path, shar
     monkeypatch.setattr(breakdown, "MOST_DOCUMENTS", 140)
     found = break_down(Workspace(tmp_path), shards)
     total = sum(one.documents for one in found.groups["dump"])
-    assert total == len(found.quality) < 140 < len(exact.quality)
+    assert total == len(found.numbers["quality"]) < 140 < len(exact.numbers["quality"])
     assert found.counted == f"A sample of {total} eligible documents."
-    assert set(found.quality) < set(exact.quality)
+    assert set(found.numbers["quality"]) < set(exact.numbers["quality"])
     monkeypatch.setattr(breakdown, "MOST_SHARDS", 1)
     assert sum(one.documents for one in break_down(Workspace(tmp_path), shards).groups["dump"]) < 140
 
@@ -150,9 +146,9 @@ def test_a_list_cannot_be_broken_down_by(tmp_path, shards):
     pq.write_table(pq.read_table(path).append_column("tags", pa.array([["a"]] * 400)), path)
     for column, message in (
         ("tags", r"report\.by: a column of type list<.*> cannot be broken down by"),
-        ("text", "the text itself cannot be a group"),
         ("tag", "no document has a column 'tag'"),
     ):
         with pytest.raises(ValueError, match=message):
             break_down(Workspace(tmp_path), shards, [column])
-    assert set(break_down(Workspace(tmp_path), shards, ["n_chars", "dump"]).groups) == {"dump", "domain"}
+    asked = break_down(Workspace(tmp_path), shards, ["n_chars", "dump", "Kind"], ["nowhere"]).groups
+    assert list(asked) == ["dump", "domain", "kind", "nowhere", "n_chars", "quality"]

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from fineweb_mask.models.losses import Wiped
-from fineweb_mask.tasks.reporting.breakdown import Breakdown, Distribution
-from fineweb_mask.tasks.reporting.charts import Share
+from fineweb_mask.tasks.reporting.breakdown import Breakdown, Share
 from fineweb_mask.tasks.reporting.findings import DOUBT, GAINED, LOST, findings
-from fineweb_mask.tasks.reporting.geometry import Cluster, Diversity, Geometry, Map
+from fineweb_mask.tasks.reporting.geometry import Cluster, Diversity, Geometry
 from fineweb_mask.tasks.reporting.samples import Sample
 from fineweb_mask.tasks.reporting.templating import anchor_of
 from fineweb_mask.tasks.workspace.records.counts import Counts
@@ -27,33 +26,25 @@ def counted(**changes):
 
 
 def broken_down(deciles=NEUTRAL, groups=None, place=4, better=1, lengths=NEUTRAL, between=None):
-    edges = np.linspace(0, 1000, 11)
-    before = np.full(10, 100)
-    after, best = np.zeros(10, dtype=np.int64), np.zeros(10, dtype=np.int64)
-    after[place : place + 2] = best[place + better : place + better + 2] = 50
+    known = np.linspace(0, 1, 101)
+    best = np.linspace((place + better) / 10, (place + better + 2) / 10, 101)
+    topics = groups or [Share("a", 500, 50), Share("b", 500, 50)]
     return Breakdown(
-        deciles={"quality": deciles, "n_chars": lengths},
-        missing={},
-        histograms={
-            "n_chars": Distribution(edges, before, after, (500.0, 100.0 * (place + 1))),
-            "quality": Distribution(edges / 1000, before, best, (0.5, (place + better + 1) / 10)),
-        },
-        groups={"topic": groups or [Share("a", 500, 50), Share("b", 500, 50)]},
+        groups={"topic": topics, "quality": deciles, "n_chars": lengths},
+        numbers={"n_chars": 1000 * known, "quality": known},
+        selected={"n_chars": np.full(9, 100.0 * (place + 1)), "quality": best},
         between=between or {},
-        quality=np.linspace(0, 1, 101, dtype=np.float32),
-        kept=np.linspace((place + better) / 10, (place + better + 2) / 10, 101, dtype=np.float32),
+        counted="All eligible documents.",
     )
 
 
 def measured(random, selected, rank=55, clusters=None):
     def geometry(rank, near):
-        return Geometry(100, rank, 0.1, np.zeros(1, dtype=np.float32), near, np.zeros(1, dtype=np.int64))
+        return Geometry(100, rank, 0.1, 0.5, near)
 
     sample = Sample([], 100, 1)
-    plane = Map(np.zeros((1, 2)), np.zeros((1, 2)), (0.2, 0.1))
     of = {"eligible": geometry(60, 0.3), "random": geometry(50, random), "selected": geometry(rank, selected)}
-    none = np.zeros(1, dtype=np.float32)
-    return Diversity(of, plane, clusters or [], sample, sample, none, np.zeros(1, dtype=bool))
+    return Diversity(of, clusters or [], sample, sample)
 
 
 USUAL = {"recipe": RECIPE, "counts": counted(), "blocks": BLOCKS, "breakdown": broken_down()}
@@ -101,7 +92,7 @@ SHORTEST = [Share("1: 9 to 99", 300, 6), *NEUTRAL[1:9], Share("10", 100, 34)]
 TOPICS = [Share("a", 400, 50), Share("b", 600, 1), Share("tiny", 5, 0)]
 
 
-SEA = [Cluster("sea, whale", (0, 0), 50, 1), Cluster("oven", (0, 0), 50, 99)]
+SEA = [Cluster("sea, whale", 50, 1), Cluster("oven", 50, 99)]
 HANSARD = Wiped("source", "hansard", "near_duplicate", 100, 2, {"near_duplicate": 98})
 FEW = counted(documents_in=3000, dropped={"too_short": 500, "wrong_language": 1500})
 SAMPLE = {"labels": {"path": "x/data_samples/labels.parquet"}}
@@ -116,7 +107,7 @@ def scored_by(*scorers):
     [
         (DOUBT, {"measured": measured(0.02, 0.05)}, "5.0% of the selection are near-duplicates; 2.0% of a random"),
         (LOST, {"measured": measured(0.0, 0.0, rank=45)}, "Diversity: it is less diverse than a random subset"),
-        (LOST, {"breakdown": broken_down(better=-2)}, "Quality: the median selected document is better than 30% of"),
+        (LOST, {"breakdown": broken_down(better=-2)}, "Quality: the median selected document is better than 31% of"),
         (LOST, {"breakdown": broken_down(groups=TOPICS)}, "By topic: 'b' has 3% of what it would have at random (2"),
         (LOST, {"breakdown": broken_down(lengths=SHORTEST)}, "By length decile (characters): '1: 9 to 99' has 20% of"),
         (LOST, {"measured": measured(0.02, 0.01, clusters=SEA)}, "By the words of a cluster: 'sea, whale' has 2% of"),
@@ -165,25 +156,25 @@ def test_what_chance_explains_is_no_loss_nor_is_a_small_group():
 
 
 def test_without_selected_documents_nothing_is_made_up():
-    empty = Distribution(np.arange(3.0), np.zeros(2), np.zeros(2), None)
-    none = np.empty(0, dtype=np.float32)
-    nothing = broken_down()._replace(histograms={"n_chars": empty, "quality": empty}, quality=none, kept=none)
+    none = dict.fromkeys(("n_chars", "quality"), np.empty(0))
+    nothing = broken_down()._replace(numbers=none, selected=none)
     [found] = findings(RECIPE, counted(selected=0, not_selected=1000), [], nothing, None)
     assert found.text == "0 of 1,000 eligible documents are selected (0.0%)."
 
 
 def test_of_a_score_of_few_values_whose_median_stays_it_is_told_how_many_are_better():
     usual = broken_down()
-    two = np.array([-0.5, 2.0], dtype=np.float32)
-    few = usual._replace(
-        histograms=usual.histograms | {"quality": usual.histograms["quality"]._replace(medians=(-0.5, -0.5))},
-        quality=np.repeat(two, [8, 2]),
-    )
+
+    def of(known, kept):
+        lengths = {"n_chars": np.ones(1)}
+        return usual._replace(numbers=lengths | {"quality": known}, selected=lengths | {"quality": kept})
+
+    two = np.array([-0.5, 2.0])
     for better, heading in ((4, GAINED), (1, LOST)):
         said = f"Quality: {better}0% of the selection and 20% of all eligible are better than -0.50 standard deviations"
-        found = told(breakdown=few._replace(kept=np.repeat(two, [10 - better, better])))
+        found = told(breakdown=of(two.repeat([8, 2]), two.repeat([10 - better, better])))
         assert [text for text in texts(found[heading]) if text.startswith(said)]
-    alike = told(breakdown=usual._replace(quality=np.zeros(5, dtype=np.float32)))[GAINED]
+    alike = told(breakdown=of(np.zeros(5), np.zeros(2)))[GAINED]
     assert not [text for text in texts(alike) if text.startswith("Quality")]
 
 

@@ -11,6 +11,7 @@ from fineweb_mask.tasks.reporting.samples import (
     draw,
     eligible_table,
     evenly_spaced,
+    quality_at,
     take_rows,
     texts_at,
     vectors_at,
@@ -59,13 +60,14 @@ def test_vectors_texts_and_documents_are_those_referred_to(built, workspace):
     rows = documents_at(*workspace, refs, ["id", "text"])
     which, texts = texts_at(*workspace, refs, 10)
     assert which == [0, 1, 2, 3]
-    for ref, vector, row, text in zip(refs, vectors, rows, texts, strict=True):
+    scores = quality_at(*workspace, refs, "quality")
+    for ref, vector, row, text, quality in zip(refs, vectors, rows, texts, scores, strict=True):
         shard = workspace[1][ref.shard]
         [found] = [
             one for one in built.joined(shard.documents, shard.scores, shard.embeddings) if one["row"] == ref.row
         ]
         assert vector.tolist() == found["embedding"]
-        assert [row[name] for name in ("id", "text", "quality")] == [found[name] for name in ("id", "text", "quality")]
+        assert (row, quality) == ({"id": found["id"], "text": found["text"]}, found["quality"])
         assert text == found["text"][:10]
 
 

@@ -1,1 +1,0 @@
-"""Compare selections: where more of one good begins to cost much of another."""
