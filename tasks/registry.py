@@ -72,6 +72,8 @@ STAGE_FOLDERS = {
 }
 """Folders of the files of shards, and what the stages are shown as that write to each."""
 
+DOCUMENTS = {task.stage.name: task.stage.documents for task in PIPELINE}
+
 REFRESHED = tuple(task.stage.name for task in PIPELINE if not task.stage.label)
 """Stages that can be built again although their files are current, with all that is shown under their name.
 
@@ -115,8 +117,8 @@ def refreshed_by(names: Collection[str]) -> frozenset[str]:
 
 def documents_through(file: StageFile) -> tuple[int, int] | None:
     """Return how many documents entered and left a stage with this file; None if its rows are no documents."""
-    stages = (task.stage for task in PIPELINE if task.stage.name == file.stage)
-    return next((stage.documents(file) for stage in stages if stage.documents is not None), None)
+    documents = DOCUMENTS.get(file.stage)
+    return None if documents is None else documents(file)
 
 
 def amounts_through(counts: Counts) -> dict[str, tuple[Amount, Amount]]:

@@ -65,7 +65,7 @@ class _Asked(NamedTuple):
     """A job, as it is handed to the cluster."""
 
     what: str  # it is, for messages
-    inputs: tuple[str, str, str | None]  # of `work_on`
+    inputs: tuple[str, str]  # of `work_on`
     done: Future[StageFile]
 
 
@@ -128,7 +128,7 @@ class Cluster:
         StoppedError
             If the connection is closed, be it at this very moment.
         """
-        asked = _Asked(f"{job.stage.name} {job.name}", (*as_text(job), self._settings.scratch), Future())
+        asked = _Asked(f"{job.stage.name} {job.name}", as_text(job), Future())
         with self._lock:  # not between the steps of `close`
             if self._closed.is_set():
                 raise StoppedError(STOPPED)

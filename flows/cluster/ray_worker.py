@@ -16,7 +16,7 @@ def as_text(job: StageJob) -> tuple[str, str]:
     return f"{type(job).__module__}:{type(job).__qualname__}", job.model_dump_json()
 
 
-def work_on(job_type: str, job: str, scratch: str | None) -> str:
+def work_on(job_type: str, job: str) -> str:
     """Run one job.
 
     Parameters
@@ -25,8 +25,6 @@ def work_on(job_type: str, job: str, scratch: str | None) -> str:
         Where its class is defined: module and name, with a colon between them.
     job
         The job as JSON.
-    scratch
-        The folder on this node for copies of a remote workspace's files; None: the node's own.
 
     Returns
     -------
@@ -42,7 +40,7 @@ def work_on(job_type: str, job: str, scratch: str | None) -> str:
     """
     try:
         parsed: StageJob = pkgutil.resolve_name(job_type).model_validate_json(job)
-        _open_workspace(parsed.root, scratch)
+        _open_workspace(parsed.root)
         file: str = parsed.task(parsed).model_dump_json()
     except Exception as error:
         import ray
@@ -53,9 +51,9 @@ def work_on(job_type: str, job: str, scratch: str | None) -> str:
 
 
 @cache
-def _open_workspace(root: str, scratch: str | None) -> Workspace:
+def _open_workspace(root: str) -> Workspace:
     """Open a workspace for the life of this process."""
-    workspace = Workspace(root, scratch)
+    workspace = Workspace(root)
     if workspace.url is None and not workspace.exists(LastRun.path(workspace)):
         raise WorkspaceError(
             f"node {socket.gethostname()} does not see the workspace {root}: put it at a URL, such as "
@@ -67,9 +65,9 @@ def _open_workspace(root: str, scratch: str | None) -> Workspace:
 class GpuWorker:
     """Runs one job after the other in a process that holds a GPU, whose models stay loaded."""
 
-    def work_on(self, job_type: str, job: str, scratch: str | None) -> str:
+    def work_on(self, job_type: str, job: str) -> str:
         """Run one job; see `work_on`."""
-        return work_on(job_type, job, scratch)
+        return work_on(job_type, job)
 
     def process(self) -> int:
         """Return the process's id, once it runs."""

@@ -226,5 +226,5 @@ def page_answer(
     from fineweb_mask.tasks.workspace.workspace import Workspace
 
     code = QUARANTINED if found.quarantined else 0
-    page = page_here(Workspace(settings.workspace, settings.engine.scratch), found.page) if show else ""
+    page = page_here(Workspace(settings.workspace), found.page) if show else ""
     return Answer(found, tell, code, page)

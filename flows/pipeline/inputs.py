@@ -70,7 +70,7 @@ def find_inputs(settings: PipelineSettings) -> Inputs:
     load_filters(settings.ingest.filters)
     if settings.ingest.near_dedup == "minhash":
         load_rensa()
-    workspace = Workspace(settings.workspace, settings.engine.scratch)
+    workspace = Workspace(settings.workspace)
     workspace.check_reachable()
     workspace.check_is_ours()
     written = {"workspace": workspace.address}

@@ -255,7 +255,7 @@ def finished_run(settings: PipelineSettings) -> RunSummary | None:
     RunSummary | None
         None if there is a job to do, or was never a run; nothing is done then.
     """
-    workspace = Workspace(settings.workspace, settings.engine.scratch)
+    workspace = Workspace(settings.workspace)
     if not workspace.exists(LastRun.path(workspace)):
         return None
     _, shards, models, source, settings = find_inputs(settings)

@@ -2,10 +2,9 @@
 
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
-from fineweb_mask.models.settings.base import Settings, Text
-from fineweb_mask.models.urls import is_url
+from fineweb_mask.models.settings.base import Settings
 
 
 class JobResources(Settings):
@@ -42,15 +41,3 @@ class EngineSettings(Settings):
         pattern=r"^\d+(\.\d+)?\s*[KMGT]i?B$",
         description="Memory that DuckDB may use while it looks for duplicates, before it spills to disk.",
     )
-    scratch: Text | None = Field(
-        None,
-        description="Local folder for copies of files of a workspace at a URL, such as models; null: `fineweb-mask` "
-        "in the user's cache folder.",
-    )
-
-    @field_validator("scratch")
-    @classmethod
-    def _scratch_is_local(cls, scratch: str | None) -> str | None:
-        if scratch is not None and is_url(scratch):
-            raise ValueError("must be a folder on this machine, not a URL")
-        return scratch

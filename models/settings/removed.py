@@ -5,6 +5,7 @@ from typing import Any
 REMOVED: dict[str, str] = {
     "embedding.long_documents": "is gone: of a long document the first max_tokens tokens are read",
     "embedding.precision: int8": "is gone: write float16",
+    "engine.scratch": "is gone: set the variable FINEWEB_MASK_SCRATCH, on every machine, or leave it out",
     "ingest.copies.keep: best_score": "is gone: write earliest or longest, or name the wanted values of a column in "
     "ingest.copies.prefer",
     "ingest.copies.one_for_each": "is gone: name the values whose copies are wanted first in ingest.copies.prefer",

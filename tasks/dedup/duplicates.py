@@ -15,7 +15,7 @@ duplicates are written again, and no selection is made again, as long as the ear
 """
 
 import json
-import tempfile
+import uuid
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -36,7 +36,7 @@ from fineweb_mask.models.settings import IngestSettings
 from fineweb_mask.tasks.catalog.spilling import spilling_database
 from fineweb_mask.tasks.dedup.comparison import LAST, PAIRS, ROW_BITS, Comparison, runs
 from fineweb_mask.tasks.dedup.sketch import Documents, name_of
-from fineweb_mask.tasks.storage.atomic import atomic_write, make_folder
+from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.storage.remote.copies import read_text, size_of
 from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, find_file, stage_task
@@ -175,8 +175,7 @@ def dedup(job: DedupJob) -> None:
         If the memory limit is too little for DuckDB.
     """
     ingest, own, details = job.settings, job.settings.near_threshold, dict[str, Any]()
-    make_folder(job.workspace.cache)
-    spill = Path(tempfile.mkdtemp(prefix=".dedup-", suffix=".partial", dir=job.workspace.cache))
+    spill = job.workspace.cache / f".dedup.{uuid.uuid4().hex}.partial"
     with spilling_database(spill, job.memory_limit, f"{job.kind} {job.name}") as connection:
         compared = Comparison(connection, job.workspace, [one.documents for one in job.shards], ingest.copies)
         if ingest.exact_dedup == "corpus":
@@ -252,7 +251,7 @@ def _write_list(job: DedupJob, shard: str, duplicates: pa.Table) -> dict[str, An
     path, size = "", 0
     if rows:
         key = content_key(digest([shard, rows, *twins]))
-        path = f"{job.folder}/{stage_file_name(shard, key)}"
+        path = f"{job.folder_name}/{stage_file_name(shard, key)}"
         file = job.workspace.root / path
         if job.force or (footer := read_stage_footer(file)) is None or footer.key != key:
             with stage_file_writer(file, DUPLICATES, key) as writer:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_table
-from fineweb_mask.tasks.workspace.job import FittedJob
+from fineweb_mask.tasks.workspace.job import ProductJob
 from fineweb_mask.tasks.workspace.manifest import Manifest, read_manifest
 from fineweb_mask.tasks.workspace.references import StageFile, digest, shard_and_tag
 from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows
@@ -28,7 +28,7 @@ SAMPLED_SHARDS = 64
 """Most shards that a sample of the corpus is read from: one shard of FineWeb holds a million documents."""
 
 
-class FitJob(FittedJob):
+class FitJob(ProductJob):
     """Fit one model on the documents and keep it when the corpus grows; `force` fits it again."""
 
     documents: list[StageFile]
@@ -39,9 +39,9 @@ class FitJob(FittedJob):
         fitted_on = {file.name: file.fingerprint for file in documents}
         return self.workspace.fitted / f"{self.name}.{digest([self.key.fingerprint, fitted_on])[:16]}{suffix}"
 
-    def whole_manifest(self, *, download: bool = False) -> Manifest | None:
+    def whole_manifest(self) -> Manifest | None:
         """Return the manifest if the model is whole, and was fitted with these settings on this corpus, else None."""
-        manifest = super().whole_manifest(download=download)
+        manifest = super().whole_manifest()
         return manifest if manifest is not None and self._is_of_this_corpus(manifest) else None
 
     @property

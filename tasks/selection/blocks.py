@@ -267,7 +267,7 @@ def write_shards(
     job, key, start = group.job, group.job.key, 0
     for shard in job.shards:
         batch = [pa.array(np.arange(shard.rows, dtype=np.uint32)), *columns(slice(start, start + shard.rows))]
-        path = job.workspace.shard_path(job.folder, shard.name, key)
+        path = job.workspace.shard_path(job.folder_name, shard.name, key)
         with stage_file_writer(path, schema, key) as writer:
             writer.write(pa.record_batch(batch, schema=schema))
             writer.details = {"blocks": blocks, "excluded": group.columns.excluded}

@@ -10,7 +10,7 @@ from fineweb_mask.models.witness.effects import Effect
 from fineweb_mask.models.witness.witness import Witness, witness
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.witness.documents import read_corpus
-from fineweb_mask.tasks.workspace.job import Dependencies, FolderJob, Stage, stage_task
+from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
 
@@ -19,7 +19,7 @@ MOST_TOKENS = 300_000
 """Of an arm that are read: more make a comparison finer, and slower."""
 
 
-class WitnessJob(FolderJob):
+class WitnessJob(ProductJob):
     """Train a model of n-grams on every selection and its controls, and judge them on held-out documents."""
 
     stage: ClassVar[Stage] = Stage("witness", version=3, label="report", folders=("fitted/witness",), kept=True)

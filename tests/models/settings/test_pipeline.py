@@ -64,7 +64,6 @@ IMPOSSIBLE = {
     "materialize.output": ["https://example.org/x"],
     "engine.memory_limit": ["lots", "2GB'; DROP TABLE x; --"],
     "engine.workers": [{}, 0, 65],
-    "engine.scratch": ["s3://bucket/x"],
 }
 
 
