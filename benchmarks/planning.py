@@ -1,12 +1,10 @@
 """Measure how long a run of a finished corpus takes to find that nothing is to do, and its memory.
 
     python -m benchmarks.planning FOLDER --shards 25000
-    AWS_ENDPOINT_URL=... python -m benchmarks.planning FOLDER --shards 25000 --url s3://bucket/planning
 
 Makes a workspace in FOLDER (and finds it there the next time) in which every shard has a file of one row for each of
-six stages, and with `--url` copies it there. Planning runs in a process of its own, from an empty scratch folder: it
-lists the files, makes the job of every shard and stage, and finds its output. Without an index, it also reads the
-footer of every file.
+six stages. Planning runs in a process of its own: it lists the files, makes the job of every shard and stage, and finds
+its output. Without an index, it also reads the footer of every file.
 """
 
 import argparse
@@ -15,7 +13,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +30,6 @@ from fineweb_mask.models.settings.quality import ColumnScorerSettings, QualitySe
 from fineweb_mask.tasks.dedup.duplicates import DedupJob, dedup
 from fineweb_mask.tasks.fit import FitJob
 from fineweb_mask.tasks.source.discovery import discover
-from fineweb_mask.tasks.storage.atomic import tree_files
-from fineweb_mask.tasks.storage.remote.object_store import Store
 from fineweb_mask.tasks.workspace.job import StageJob
 from fineweb_mask.tasks.workspace.listing import Listing, update_index
 from fineweb_mask.tasks.workspace.manifest import write_manifest
@@ -117,27 +112,18 @@ def make(folder: Path, shards: int) -> Path:
     settings, opened = settings_of(folder, str(workspace)), Workspace(workspace)
     shards, models = discover(settings.source), PretrainedModels.of(settings)
     run = Run(opened, settings, shards, models, task_runs=_Written(workers=1))
-    select(run, prepare(run))
-    update_index(opened)
+    with opened.in_use():
+        select(run, prepare(run))
+        update_index(opened)
     return workspace
 
 
-def copy(workspace: Path, url: str) -> None:
-    """Copy the workspace to a URL, many files at the same time."""
-    store = Store(url)
-    present = store.sizes()
-    files = {path.relative_to(workspace).as_posix(): path for path in tree_files(workspace)}
-    left = [name for name in files if name not in present and not name.startswith((".", "cache/"))]
-    with ThreadPoolExecutor(32) as pool:
-        list(pool.map(lambda name: store.upload(files[name], name), left))
-
-
-def plan_again(folder: Path, address: str, scratch: Path) -> None:
+def plan_again(folder: Path, address: str) -> None:
     """Print how many seconds it takes to plan, the memory in MiB before and after, and the jobs."""
     settings = settings_of(folder, address)
     before = status_mib("VmHWM")
     started = time.perf_counter()
-    workspace = Workspace(address, scratch)
+    workspace = Workspace(address)
     with workspace.in_use():
         listing = Listing(workspace)
         listed = time.perf_counter() - started
@@ -151,29 +137,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--shards", type=int, default=25_000)
-    parser.add_argument("--url", help="also measure there")
     parser.add_argument("--plan", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    folder, scratch = arguments.folder.absolute(), arguments.folder.absolute().with_name("planning-scratch")
+    folder = arguments.folder.absolute()
     if arguments.plan:
-        plan_again(folder, arguments.plan, scratch)
+        plan_again(folder, arguments.plan)
         return
     workspace = make(folder, arguments.shards)
-    places = {"a local disk": str(workspace)}
-    if arguments.url:
-        copy(workspace, arguments.url)
-        places["S3"] = arguments.url
-    rows = []
-    for place, address in places.items():
-        shutil.rmtree(scratch, ignore_errors=True)
-        command = [sys.executable, "-m", "benchmarks.planning", str(folder), "--plan", address]
-        found = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
-        listed, seconds, before, after = (float(number) for number in found[:4])
-        rows.append([place, found[4], f"{listed:.1f}", f"{seconds:.1f}", f"{before:,.0f}", f"{after:,.0f}"])
+    command = [sys.executable, "-m", "benchmarks.planning", str(folder), "--plan", str(workspace)]
+    found = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    listed, seconds, before, after = (float(number) for number in found[:4])
     show(
         f"{arguments.shards:,} shards, all done",
-        ["", "jobs", "s to list", "s in all", "MiB before", "MiB at most"],
-        rows,
+        ["jobs", "s to list", "s in all", "MiB before", "MiB at most"],
+        [[found[4], f"{listed:.1f}", f"{seconds:.1f}", f"{before:,.0f}", f"{after:,.0f}"]],
     )
 
 

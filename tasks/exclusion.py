@@ -33,7 +33,7 @@ from fineweb_mask.tasks.source.sample import first_rows, read_columns
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.parquet import DamagedFileError, VerifiedFile, read_table
 from fineweb_mask.tasks.storage.remote.filesystem import open_source
-from fineweb_mask.tasks.workspace.job import BadShardError, Dependencies, FolderJob, Stage, stage_task
+from fineweb_mask.tasks.workspace.job import BadShardError, Dependencies, ProductJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 
 logger = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ SAME = 0.5
 """Share of the sample that holds items from which the benchmarks are the corpus itself."""
 
 
-class ExclusionJob(FolderJob):
+class ExclusionJob(ProductJob):
     """List the documents of other corpora, or the items of benchmarks."""
 
     stage: ClassVar[Stage] = Stage("exclusion", version=2, label="fit", folders=("fitted/known", "fitted/benchmarks"))

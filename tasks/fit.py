@@ -42,7 +42,7 @@ from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.source.sidecars import Sidecar
 from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, tree_files
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
-from fineweb_mask.tasks.workspace.job import BadShardError, Dependencies, FittedJob, Stage, stage_task
+from fineweb_mask.tasks.workspace.job import BadShardError, Dependencies, ProductJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import Manifest, read_manifest
 from fineweb_mask.tasks.workspace.references import StageFile, digest, file_digest
 from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows, write_arrays
@@ -58,7 +58,7 @@ AT_ONCE = 512
 """Examples that are embedded together."""
 
 
-class FitJob(FittedJob):
+class FitJob(ProductJob):
     """Fit one model on the documents and keep it when the corpus grows; `force` fits it again."""
 
     documents: list[StageFile]
@@ -69,9 +69,9 @@ class FitJob(FittedJob):
         fitted_on = {file.name: file.fingerprint for file in self.documents}
         return self.workspace.fitted / f"{self.name}.{digest([self.key.fingerprint, fitted_on])[:16]}{suffix}"
 
-    def whole_manifest(self, *, download: bool = False) -> Manifest | None:
+    def whole_manifest(self) -> Manifest | None:
         """Return the manifest if the model is whole, and was fitted with these settings on this corpus, else None."""
-        manifest = super().whole_manifest(download=download)
+        manifest = super().whole_manifest()
         if manifest is None or not manifest.fitted_on or not self.documents:
             return manifest
         is_there = any(manifest.fitted_on.get(file.name) == file.fingerprint for file in self.documents)

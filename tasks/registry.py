@@ -69,6 +69,9 @@ STAGE_FOLDERS = {
 }
 """Folders of the files of shards, and what the stages are shown as that write to each."""
 
+DOCUMENTS = {task.stage.name: task.stage.documents for task in PIPELINE}
+"""How many documents enter and leave a stage with a file, by the stage's name."""
+
 
 def stages_shown_as(name: str) -> list[Stage]:
     """Return the stages that are counted and shown under a name."""
@@ -77,8 +80,8 @@ def stages_shown_as(name: str) -> list[Stage]:
 
 def documents_through(file: StageFile) -> tuple[int, int] | None:
     """Return how many documents entered and left a stage with this file; None if its rows are no documents."""
-    stages = (task.stage for task in PIPELINE if task.stage.name == file.stage)
-    return next((stage.documents(file) for stage in stages if stage.documents is not None), None)
+    documents = DOCUMENTS.get(file.stage)
+    return None if documents is None else documents(file)
 
 
 def amounts_through(counts: Counts) -> dict[str, tuple[Amount, Amount]]:

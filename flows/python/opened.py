@@ -128,7 +128,7 @@ def open_workspace(folder: str | Path, *, memory_limit: str = "2GB") -> OpenedWo
 
     Raises
     ------
-    CatalogError
+    StatusError
         If the folder is no workspace, or has no catalog and what its last run read is out of reach.
     """
     workspace = Workspace(require_writable(reject_credentials(str(folder))))

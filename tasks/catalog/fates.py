@@ -14,9 +14,9 @@ import pyarrow as pa
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.schemas import DROPPED, DUPLICATES, MASKS, ROW, SOURCE_ROW, scores_schema
 from fineweb_mask.tasks.catalog.quoting import identifier, literal
-from fineweb_mask.tasks.storage.parquet import read_schema, read_table
+from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_schema, read_table
 from fineweb_mask.tasks.workspace.references import NEAR, SAME_URL, ShardFiles, StageFile
-from fineweb_mask.tasks.workspace.stage_parquet import open_parquet, read_duplicates
+from fineweb_mask.tasks.workspace.stage_parquet import read_duplicates
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 SELECTED, NOT_SELECTED = "selected", "not selected"
@@ -138,7 +138,7 @@ def _masks(workspace: Workspace, shard: ShardFiles) -> pa.Table:
     if not shard.embeddings.path or shard.embeddings.details.get("bad_vectors") == 0:
         return MASKS.empty_table()
     rows = list[int]()
-    with open_parquet(workspace.root / shard.embeddings.path) as file:
+    with VerifiedFile(workspace.root / shard.embeddings.path) as file:
         for batch in file.iter_batches(VECTORS_AT_ONCE):
             rows += batch[ROW.name].filter(batch["embedding"].is_null()).to_pylist()
     return pa.Table.from_pylist([{"row": row, "selected": False} for row in rows], schema=MASKS)

@@ -1,6 +1,5 @@
 """Open DuckDB: without its progress bar, and within a memory limit with a folder for what does not fit."""
 
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +8,7 @@ from pathlib import Path
 import duckdb
 
 from fineweb_mask.models.errors import WorkspaceError
-from fineweb_mask.tasks.storage.atomic import disk_errno, disk_errors_explained, make_folder, space_left
+from fineweb_mask.tasks.storage.atomic import disk_errors_explained
 
 UNCHANGED = "what was finished before is unchanged"
 
@@ -51,19 +50,14 @@ def spilling_database(
         read-only.
     """
     shutil.rmtree(spill, ignore_errors=True)  # of a run that was killed
-    with disk_errors_explained(spill):
-        make_folder(spill)
     place = str(spill / file) if file else ":memory:"
     try:
-        with open_database(place, memory_limit=memory_limit, temp_directory=str(spill)) as connection:
-            yield connection
+        with disk_errors_explained(spill.parent, work):  # also of a transaction that fails to commit
+            spill.mkdir(parents=True, exist_ok=True)
+            with open_database(place, memory_limit=memory_limit, temp_directory=str(spill)) as connection:
+                yield connection
     except duckdb.OutOfMemoryException as error:
         raise WorkspaceError(f"{work}: {too_little(error, spill, memory_limit)}; {UNCHANGED}") from error
-    except duckdb.Error as error:  # also a transaction that fails to commit
-        if (number := disk_errno(error)) is None:
-            raise
-        problem = f"{os.strerror(number)}{space_left(number, spill.parent)}: free some space there"
-        raise WorkspaceError(f"{work}: {spill.parent}: {problem}; {UNCHANGED}") from error
     finally:
         shutil.rmtree(spill, ignore_errors=True)
 

@@ -220,7 +220,7 @@ class RangesJob(ProductJob, BlocksJob):
     @property
     def manifest_path(self) -> Path:
         """The file of the ranges."""
-        return self.workspace.root / self.folder / f"{self.group}.{self.key.tag}.json"
+        return self.workspace.root / self.folder_name / f"{self.group}.{self.key.tag}.json"
 
     @property
     def solved(self) -> PipelineSelectionSettings:
@@ -258,7 +258,7 @@ class VariantJob(BlocksJob):
         return f"{self.variant.name} {self.group}"
 
     @property
-    def folder(self) -> str:
+    def folder_name(self) -> str:
         """The folder of the masks."""
         own = self.variant.name if self.variant.files else self.settings.solver
         return f"{self.stage.folders[0]}/{own}"

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Self
 from fineweb_mask.models.settings import MaterializeSettings
 from fineweb_mask.models.urls import is_url
 from fineweb_mask.tasks.outputs import OutputError, check_apart, check_output
-from fineweb_mask.tasks.storage.atomic import atomic_folder, make_folder, remove_file
+from fineweb_mask.tasks.storage.atomic import atomic_folder, remove_file
 from fineweb_mask.tasks.storage.remote.copies import size_of, upload_order
 from fineweb_mask.tasks.storage.remote.object_store import Store
 from fineweb_mask.tasks.workspace.manifest import (
@@ -180,7 +180,7 @@ class Unfinished(NamedTuple):
     def written(self) -> Iterator[Path]:
         """Yield a folder of this machine for the files of a partition; it is removed at the end."""
         around = self.folder if self.output.url is None else self.workspace.cache
-        make_folder(around)
+        around.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".partition-", suffix=".partial", dir=around) as folder:
             yield Path(folder)
 
@@ -195,7 +195,7 @@ class Unfinished(NamedTuple):
             if self.output.url is not None:
                 Store(self.output.url).upload(file, name)
             else:
-                make_folder((self.folder / name).parent)
+                (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
                 file.replace(self.folder / name)
         write_manifest(self.record_path(partition), key, [], details, more=found)
 
@@ -212,7 +212,7 @@ class Unfinished(NamedTuple):
                     (self.folder / self.data).rename(folder / self.data)
                 self._remove()
             return
-        make_folder(self.workspace.cache)
+        self.workspace.cache.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".dataset-", suffix=".partial", dir=self.workspace.cache) as built:
             yield Path(built)
             self.output.publish(Path(built), self.data)

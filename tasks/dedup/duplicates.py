@@ -31,7 +31,6 @@ from fineweb_mask.models.settings import IngestSettings
 from fineweb_mask.tasks.catalog.spilling import spilling_database
 from fineweb_mask.tasks.dedup.comparison import LAST, PAIRS, ROW_BITS, Comparison
 from fineweb_mask.tasks.dedup.sketch import Documents, name_of
-from fineweb_mask.tasks.storage.atomic import make_folder
 from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, find_file, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.references import NEAR, SAME_URL, StageFile, digest
@@ -124,7 +123,7 @@ def dedup(job: DedupJob) -> None:
         If the memory limit is too little for DuckDB.
     """
     ingest = job.settings
-    make_folder(job.workspace.cache)
+    job.workspace.cache.mkdir(parents=True, exist_ok=True)
     spill = Path(tempfile.mkdtemp(prefix=".dedup-", suffix=".partial", dir=job.workspace.cache))
     with spilling_database(spill, job.memory_limit, f"{job.kind} {job.name}") as connection:
         compared = Comparison(connection, job.workspace, [one.documents for one in job.shards], ingest.copies)

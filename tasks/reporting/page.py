@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from fineweb_mask.tasks.reporting.templating import Form, render
 from fineweb_mask.tasks.storage.atomic import atomic_write, remove_file
-from fineweb_mask.tasks.workspace.job import FolderJob
+from fineweb_mask.tasks.workspace.job import ProductJob
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 
 LISTED = 50
@@ -122,7 +122,7 @@ class Page:
         return render("page.md", page=self, listed=LISTED)
 
 
-class PageJob(FolderJob):
+class PageJob(ProductJob):
     """A job whose output is a page, which replaces the last one of its kind."""
 
     @property

@@ -251,7 +251,7 @@ class Masks:
             names = pa.array(self._names[own], pa.string())
             rows = pa.array(np.arange(shard.rows, dtype=np.uint32))
             batch = pa.record_batch([rows, pa.array(self._selected[own]), inclusion, names], schema=MASKS)
-            path = job.workspace.shard_path(job.folder, shard.name, key)
+            path = job.workspace.shard_path(job.folder_name, shard.name, key)
             with stage_file_writer(path, MASKS, key) as writer:
                 writer.write(batch)
                 writer.details = {"blocks": blocks, "excluded": self._group.columns.excluded}

@@ -15,7 +15,7 @@ than there are cells; new shards change only the cells that they have documents 
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -38,7 +38,7 @@ from fineweb_mask.tasks.selection.blocks import (
 )
 from fineweb_mask.tasks.selection.inputs.shard_documents import PART_ROWS, random_keys, read_columns, read_vectors
 from fineweb_mask.tasks.storage.parquet import read_table
-from fineweb_mask.tasks.workspace.job import Dependencies, FittedJob, ShardJob, Stage, stage_task
+from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, ShardJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile, digest
 from fineweb_mask.tasks.workspace.stage_parquet import read_arrays, stage_file_writer, write_arrays
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -109,7 +109,7 @@ def read_sample(workspace: Workspace, samples: Sequence[StageFile]) -> dict[str,
     return {name: np.concatenate([arrays[name] for arrays in found]) for name in ("vectors", "quality", "tokens")}
 
 
-class FitCentresJob(FittedJob):
+class FitCentresJob(ProductJob):
     """Find the centres of a corpus's cells; `force` replaces those of an earlier run."""
 
     stage: ClassVar[Stage] = Stage("fit_centres", version=1, label="select")
@@ -137,8 +137,8 @@ def fit_centres(job: FitCentresJob) -> None:
     _publish(job, {"centres": centres}, [file.fingerprint for file in job.samples], {"cells": len(centres)})
 
 
-def _publish(job: FittedJob, arrays: dict[str, NDArray[Any]], read: object, details: dict[str, Any]) -> None:
-    key = job.key.model_copy(update={"inputs": digest(read)})
+def _publish(job: ProductJob, arrays: dict[str, NDArray[Any]], read: object, details: dict[str, Any]) -> None:
+    key = replace(job.key, inputs=digest(read))
     path = job.workspace.fitted / f"{job.name}.{key.tag}.parquet"
     write_arrays(path, key, arrays, details)
     job.publish([path], details)
@@ -186,7 +186,7 @@ def sizes_of_cells(settings: PipelineSelectionSettings, routes: Sequence[StageFi
     return sizes
 
 
-class PlanJob(FittedJob):
+class PlanJob(ProductJob):
     """Find what each cell gives of the budget, and what is selected beside it."""
 
     stage: ClassVar[Stage] = Stage("plan_selection", version=5, label="select")

@@ -70,23 +70,19 @@ class VerifiedFile(pq.ParquetFile):  # type: ignore[misc]
     def read(self, *arguments: Any, **options: Any) -> pa.Table:  # noqa: ANN401
         """Read the whole file, as `pyarrow.parquet.ParquetFile.read`."""
         with _explained(self._name):
-            return super().read(*arguments, **options)
+            table = super().read(*arguments, **options)
+        _check_rows(self._name, table.num_rows, self.metadata.num_rows)
+        return table
 
     def read_row_group(self, *arguments: Any, **options: Any) -> pa.Table:  # noqa: ANN401
         """Read a row group, as `pyarrow.parquet.ParquetFile.read_row_group`."""
         with _explained(self._name):
             return super().read_row_group(*arguments, **options)
 
-    def read_row_groups(self, *arguments: Any, **options: Any) -> pa.Table:  # noqa: ANN401
-        """Read row groups, as `pyarrow.parquet.ParquetFile.read_row_groups`."""
-        with _explained(self._name):
-            return super().read_row_groups(*arguments, **options)
-
     def iter_batches(self, *arguments: Any, **options: Any) -> Iterator[pa.RecordBatch]:  # noqa: ANN401
         """Yield batches, as `pyarrow.parquet.ParquetFile.iter_batches`."""
         batches, read = super().iter_batches(*arguments, **options), 0
-        given = options.get("row_groups")
-        groups = range(self.num_row_groups) if given is None else given
+        groups = options.get("row_groups")
         while True:
             with _explained(self._name):
                 batch = next(batches, None)
@@ -94,7 +90,8 @@ class VerifiedFile(pq.ParquetFile):  # type: ignore[misc]
                 break
             read += batch.num_rows
             yield batch
-        _check_rows(self._name, read, sum(self.metadata.row_group(group).num_rows for group in groups))
+        numbers = range(self.num_row_groups) if groups is None else groups
+        _check_rows(self._name, read, sum(self.metadata.row_group(number).num_rows for number in numbers))
 
 
 def read_table(path: Path | str, columns: Sequence[str] | None = None, **options: Any) -> pa.Table:  # noqa: ANN401
@@ -132,15 +129,8 @@ def read_metadata(source: Source, name: str = "") -> pq.FileMetaData:
 
 
 def read_schema(path: Path | str) -> pa.Schema:
-    """Return the columns of a file.
-
-    Raises
-    ------
-    DamagedFileError
-        If the footer cannot be read, or the file is not Parquet.
-    """
-    with _explained(str(path)):
-        return pq.read_schema(_opened(path))
+    """Return the columns of a file; raises as `read_metadata`."""
+    return read_metadata(path).schema.to_arrow_schema()
 
 
 def _check_rows(path: str, read: int, written: int) -> None:

@@ -8,7 +8,7 @@ from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.witness.witness import witness
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.witness.documents import read_corpus
-from fineweb_mask.tasks.workspace.job import Dependencies, FolderJob, Stage, stage_task
+from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
 
@@ -17,7 +17,7 @@ MOST_TOKENS = 300_000
 """Of an arm that are read: more make a comparison finer, and slower."""
 
 
-class WitnessJob(FolderJob):
+class WitnessJob(ProductJob):
     """Train a model of n-grams on every selection and its controls, and judge them on held-out documents."""
 
     stage: ClassVar[Stage] = Stage("witness", version=4, label="report", folders=("fitted/witness",))

@@ -3,21 +3,23 @@
 import time
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, update_wrapper
+from functools import cached_property, lru_cache, update_wrapper
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import pyarrow as pa
+from pydantic import BaseModel, ConfigDict
 
 from fineweb_mask.models.errors import DataError, WorkspaceError
-from fineweb_mask.tasks.storage.atomic import disk_errors_explained, make_folder
+from fineweb_mask.models.urls import is_url
+from fineweb_mask.tasks.storage.atomic import disk_errors_explained
 from fineweb_mask.tasks.storage.remote.errors import is_transient
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.manifest import Manifest, is_whole, manifest_reference, read_manifest, write_manifest
-from fineweb_mask.tasks.workspace.references import Frozen, StageFile, StageKey, digest, stage_file_name
+from fineweb_mask.tasks.workspace.references import StageFile, StageKey, digest, stage_file_name
 from fineweb_mask.tasks.workspace.stage_parquet import current_parquet
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -37,25 +39,6 @@ DATA_ERRORS = (
     RecursionError,
 )
 """Errors that the content of one shard causes; any other, such as a TypeError, is a bug or the machine's."""
-
-
-@contextmanager
-def bad_data_explained(job: "StageJob") -> Iterator[None]:
-    """Turn what the data of a job's one shard causes into the error for which the shard alone is left out.
-
-    Raises
-    ------
-    BadShardError
-        Instead of such an error, if a bad shard of the stage can be quarantined.
-    """
-    try:
-        yield
-    except BadShardError:
-        raise
-    except DATA_ERRORS as error:
-        if not job.stage.per_shard or is_transient(error):
-            raise
-        raise BadShardError(f"{job.name}: {type(error).__name__}: {error}") from error
 
 
 def rows_through(file: StageFile) -> tuple[int, int]:
@@ -90,8 +73,10 @@ class Dependencies(NamedTuple):
     inputs: Any
 
 
-class StageJob(Frozen, ABC):
+class StageJob(BaseModel, ABC):
     """One unit of work of a stage: what it reads, what its output depends on, and where the output goes."""
+
+    model_config = ConfigDict(frozen=True)
 
     stage: ClassVar[Stage]
     task: ClassVar["StageTask"]  # builds the output; set by `stage_task`
@@ -112,22 +97,17 @@ class StageJob(Frozen, ABC):
     def depends_on(self) -> Dependencies:
         """Return what it depends on: the settings that the stage reads, and its inputs (of files, the fingerprints)."""
 
-    @abstractmethod
-    def current(self, listing: Listing | None = None) -> StageFile | None:
-        """Return the output if it is whole and agrees with the job's key, else None.
-
-        Where a `listing` is given, stage files are looked for in it and not opened.
-        """
-
-    def paths(self) -> list[Path]:
-        """Return the files and folders that the output consists of, those with fixed names aside."""
-        return []
-
     @cached_property
     def key(self) -> StageKey:
         """What the output is known by; two equal keys mean equal files."""
         settings, inputs = self.depends_on()
-        return StageKey(stage=self.kind, version=self.stage.version, settings=digest(settings), inputs=digest(inputs))
+        return StageKey(self.kind, self.stage.version, digest(settings), digest(inputs))
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Return a copy with other fields, which has a key of its own."""
+        copied = super().model_copy(update=update, deep=deep)
+        copied.__dict__.pop("key", None)
+        return copied
 
     @property
     def shard_names(self) -> list[str]:
@@ -142,93 +122,27 @@ class StageJob(Frozen, ABC):
     @property
     def workspace(self) -> Workspace:
         """The workspace that the job reads and writes."""
-        return Workspace(self.root)
-
-
-class ProductJob(StageJob):
-    """A job whose output is the files of a manifest."""
-
-    @property
-    @abstractmethod
-    def manifest_path(self) -> Path:
-        """The manifest of the files."""
-
-    def whole_manifest(self, *, download: bool = False) -> Manifest | None:
-        """Return the manifest if it agrees with the job's key and its files are whole, else None; see `is_whole`."""
-        manifest = read_manifest(self.manifest_path)
-        if manifest is None or manifest.key != self.key:
-            return None
-        return manifest if is_whole(self.manifest_path, manifest, download=download) else None
-
-    def current(self, listing: Listing | None = None) -> StageFile | None:  # noqa: ARG002 - manifests are small
-        """Return a reference to the files if they are whole and agree with the job's key, else None."""
-        if (manifest := self.whole_manifest()) is None:
-            return None
-        return manifest_reference(self.workspace, self.manifest_path, self.name, manifest)
-
-
-class FittedJob(ProductJob):
-    """A job whose output is a model in `fitted/`, under a name that tells what it was made from, and its manifest."""
-
-    @property
-    def manifest_path(self) -> Path:
-        """The manifest of the model."""
-        return self.workspace.fitted / f"{self.name}.{self.key.tag}.json"
-
-    def paths(self) -> list[Path]:
-        """Return the manifest, and the model's file or folder."""
-        manifest = read_manifest(self.manifest_path)
-        return [self.manifest_path, *(self.workspace.fitted / name for name in _models_of(manifest))]
-
-    def current(self, listing: Listing | None = None) -> StageFile | None:  # noqa: ARG002 - manifests are small
-        """Return the model's file or folder if it is whole and agrees with the job's key, else None."""
-        if (manifest := self.whole_manifest(download=True)) is None:
-            return None
-        file = manifest_reference(self.workspace, self.manifest_path, self.name, manifest)
-        models = _models_of(manifest)  # statistics have none
-        return file.model_copy(update={"path": f"fitted/{models[0]}"}) if models else file
-
-    def publish(self, files: list[Path], details: dict[str, Any], fitted_on: Sequence[StageFile] = ()) -> None:
-        """Write the manifest, unless another run has written it meanwhile: then its model is used."""
-        with self.workspace.alone():
-            if self.force or self.current() is None:
-                write_manifest(self.manifest_path, self.key, files, details, fitted_on=fitted_on)
-
-
-def _models_of(manifest: Manifest | None) -> list[str]:
-    return [] if manifest is None else sorted({name.split("/")[0] for name in manifest.files})
-
-
-class FolderJob(ProductJob):
-    """A job whose output is the files of one folder, with their manifest in it."""
+        return Workspace(self.root) if is_url(self.root) else _local_workspace(self.root)
 
     @property
     def folder_name(self) -> str:
-        """The folder of the files in the workspace, without the tag of the key."""
+        """The folder of the files in the workspace; of a product, without the tag of the key."""
         return self.stage.folders[0]
 
-    @property
-    def folder(self) -> Path:
-        """The folder of the files."""
-        return self.workspace.root / f"{self.folder_name}.{self.key.tag}"
+    @abstractmethod
+    def current(self, listing: Listing | None = None) -> StageFile | None:
+        """Return the output if it is whole and agrees with the job's key, else None.
 
-    @property
-    def manifest_path(self) -> Path:
-        """The manifest of the files."""
-        return self.folder / "manifest.json"
+        Where a `listing` is given, stage files are looked for in it and not opened.
+        """
 
     def paths(self) -> list[Path]:
-        """Return the folder."""
-        return [self.folder]
+        """Return the files and folders that the output consists of, those with fixed names aside."""
+        return []
 
 
 class ShardJob(StageJob):
     """A job whose output is the Parquet file of a shard, or one for each of several shards."""
-
-    @property
-    def folder(self) -> str:
-        """The folder of the files, in the workspace."""
-        return self.stage.folders[0]
 
     @property
     def file_names(self) -> list[str]:
@@ -243,19 +157,18 @@ class ShardJob(StageJob):
     @property
     def output(self) -> Path:
         """The path of the only file."""
-        return self.workspace.shard_path(self.folder, self.name, self.key)
+        return self.workspace.shard_path(self.folder_name, self.name, self.key)
 
     def paths(self) -> list[Path]:
         """Return the shards' files."""
-        workspace, key = self.workspace, self.key
-        return [workspace.shard_path(self.folder, name, key) for name in self.file_names]
+        return [self.workspace.shard_path(self.folder_name, name, self.key) for name in self.file_names]
 
     def reference(self, rows: int = 0) -> StageFile:
         """Return the reference to the output of so many rows, which may not be built yet: its size is not known."""
         return StageFile(
             stage=self.kind,
             name=self.name,
-            path=f"{self.folder}/{stage_file_name(self.name, self.key)}",
+            path=f"{self.folder_name}/{stage_file_name(self.name, self.key)}",
             rows=rows,
             bytes=0,
             fingerprint=self.key.fingerprint,
@@ -265,7 +178,7 @@ class ShardJob(StageJob):
         """Return the files, in the order of their names, or None if one is not current."""
         files = []
         for name in self.file_names:
-            if (file := find_file(self, self.folder, name, listing)) is None:
+            if (file := find_file(self, self.folder_name, name, listing)) is None:
                 return None
             files.append(file)
         return files
@@ -277,7 +190,63 @@ class ShardJob(StageJob):
         if [file.name for file in files] == [self.name]:
             return files[0]
         rows, size = sum(file.rows for file in files), sum(file.bytes for file in files)
-        return StageFile.current(self.key, self.name, self.folder, rows, size, files[0].details if files else {})
+        details = files[0].details if files else {}
+        found = {"path": self.folder_name, "bytes": size, "details": details, "cached": True}
+        return self.reference(rows).model_copy(update=found)
+
+
+class ProductJob(StageJob):
+    """A job whose output is files with a manifest: in a folder of their own, or a model, of a stage without folders.
+
+    A model is in `fitted/`, under a name that tells what it was made from; its manifest's tells the key.
+    """
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the files."""
+        return self.workspace.root / f"{self.folder_name}.{self.key.tag}"
+
+    @property
+    def manifest_path(self) -> Path:
+        """The manifest of the files."""
+        is_model = not self.stage.folders
+        return self.workspace.fitted / f"{self.name}.{self.key.tag}.json" if is_model else self.folder / "manifest.json"
+
+    def paths(self) -> list[Path]:
+        """Return the folder, or a model's manifest and its file or folder."""
+        if self.stage.folders:
+            return [self.folder]
+        return [self.manifest_path, *self._models(read_manifest(self.manifest_path))]
+
+    def whole_manifest(self) -> Manifest | None:
+        """Return the manifest if it agrees with the job's key and its files are whole, else None."""
+        manifest = read_manifest(self.manifest_path)
+        if manifest is None or manifest.key != self.key:
+            return None
+        return manifest if is_whole(self.manifest_path, manifest, download=not self.stage.folders) else None
+
+    def current(self, listing: Listing | None = None) -> StageFile | None:  # noqa: ARG002 - manifests are small
+        """Return a reference to the files or the model, if they are whole and agree with the job's key, else None."""
+        if (manifest := self.whole_manifest()) is None:
+            return None
+        models = self._models(manifest)  # statistics have none
+        return manifest_reference(self.workspace, [*models, self.manifest_path][0], self.name, manifest)
+
+    def _models(self, manifest: Manifest | None) -> list[Path]:
+        if manifest is None or self.stage.folders:
+            return []
+        return [self.workspace.fitted / name for name in sorted({name.split("/")[0] for name in manifest.files})]
+
+    def publish(self, files: list[Path], details: dict[str, Any], fitted_on: Sequence[StageFile] = ()) -> None:
+        """Write the manifest of a model, unless another run has written it meanwhile: then its model is used."""
+        with self.workspace.alone():
+            if self.force or self.current() is None:
+                write_manifest(self.manifest_path, self.key, files, details, fitted_on=fitted_on)
+
+
+@lru_cache(maxsize=8)
+def _local_workspace(root: str) -> Workspace:
+    return Workspace(root)
 
 
 def find_file(job: StageJob, stage_folder: str, shard: str, listing: Listing | None) -> StageFile | None:
@@ -307,15 +276,21 @@ class StageTask:
 
         Raises
         ------
+        BadShardError
+            Instead of an error that the data of a shard causes, of a stage that can quarantine it.
         WorkspaceError
             If the output is not current after building it, or the disk is full or read-only.
         """
         if not job.force and (found := job.current()) is not None:
             return found
         started = time.perf_counter()
-        explained = disk_errors_explained(job.workspace.root, f"{job.kind} {job.name}")
-        with explained, bad_data_explained(job):
-            self._build(job, *arguments)
+        with disk_errors_explained(job.workspace.root, f"{job.kind} {job.name}"):
+            try:
+                self._build(job, *arguments)
+            except DATA_ERRORS as error:
+                if isinstance(error, BadShardError) or not job.stage.per_shard or is_transient(error):
+                    raise
+                raise BadShardError(f"{job.name}: {type(error).__name__}: {error}") from error
         built = job.current()
         if built is None:
             raise WorkspaceError(
@@ -330,7 +305,7 @@ stage_task = StageTask
 def record_seconds(job: StageJob, seconds: float) -> None:
     """Record how long a job took; its output holds no time, so that equal inputs give equal bytes."""
     path = job.workspace.seconds
-    make_folder(path.parent)
+    path.parent.mkdir(exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
         file.write(f"{job.key.fingerprint} {seconds}\n")
 

@@ -21,32 +21,25 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 READERS = 32
 """Footers that are read at the same time: at a URL, most of the time is spent waiting."""
 
-INDEX = pa.schema(
-    [
-        pa.field("path", pa.string(), nullable=False),
-        pa.field("bytes", pa.int64(), nullable=False),
-        pa.field("rows", pa.int64(), nullable=False),
-        pa.field("fingerprint", pa.string(), nullable=False),  # of the key
-        pa.field("details", pa.string(), nullable=False),  # JSON
-    ]
-)
+TEXTS, NUMBERS = ("path", "stage", "fingerprint", "details"), ("rows", "bytes")
+INDEX = pa.schema([*((name, pa.string()) for name in TEXTS), *((name, pa.int64()) for name in NUMBERS)])
 
 
 class Footer(NamedTuple):
-    """What the index keeps of a file."""
+    """What the index keeps of a file, by its path in the workspace."""
 
-    bytes: int
+    stage: str
+    fingerprint: str  # of the key
+    details: str  # JSON
     rows: int
-    fingerprint: str
-    details: str
+    bytes: int
 
 
 class Listing:
     """The stage files of a workspace as it is now; a file whose name does not tell its key is no stage file."""
 
     def __init__(self, workspace: Workspace) -> None:
-        self._footers = _footers(workspace, _indexed(workspace))  # by path in the workspace
-        self._found: dict[str, StageFile] = {}  # so that what is asked for again is the same object
+        self._footers = _footers(workspace, _indexed(workspace))
 
     def find(self, stage_folder: str, shard: str, key: StageKey) -> StageFile | None:
         """Return a reference to a shard's file of this key, or None if it was not there."""
@@ -54,10 +47,16 @@ class Listing:
         footer = self._footers.get(path)
         if footer is None or footer.fingerprint != key.fingerprint:
             return None
-        if path not in self._found:
-            details = json.loads(footer.details)
-            self._found[path] = StageFile.current(key, shard, path, footer.rows, footer.bytes, details)
-        return self._found[path]
+        return StageFile(
+            stage=footer.stage,
+            name=shard,
+            path=path,
+            rows=footer.rows,
+            bytes=footer.bytes,
+            fingerprint=footer.fingerprint,
+            details=json.loads(footer.details),
+            cached=True,
+        )
 
     def size_of(self, path: str) -> int | None:
         """Return the size in bytes of a file, by its path in the workspace, or None if it was not there."""
@@ -78,19 +77,25 @@ def _footers(workspace: Workspace, known: dict[str, Footer]) -> dict[str, Footer
     """Return the footers of all complete files, those that are known without opening the file."""
     sizes = {path: size for path, size in workspace.sizes("").items() if shard_and_tag(path) is not None}
     found = {path: known[path] for path, size in sizes.items() if path in known and known[path].bytes == size}
-    missing = {path: size for path, size in sizes.items() if path not in found}
+
+    def read(path: str) -> Footer | None:
+        footer = read_stage_footer(workspace.root / path)
+        if footer is None:
+            return None
+        rows, key, details = footer
+        return Footer(key.stage, key.fingerprint, json.dumps(details), rows, sizes[path])
+
+    missing = [path for path in sizes if path not in found]
     with ThreadPoolExecutor(READERS) as pool:
-        footers = pool.map(lambda path: read_stage_footer(workspace.root / path), missing)
-        for (path, size), footer in zip(missing.items(), footers, strict=True):
-            if footer is not None:
-                found[path] = Footer(size, footer.rows, footer.key.fingerprint, json.dumps(footer.details))
-    return found
+        footers = zip(missing, pool.map(read, missing), strict=True)
+        return found | {path: footer for path, footer in footers if footer is not None}
 
 
 def _indexed(workspace: Workspace) -> dict[str, Footer]:
     """Return what the index has: nothing if it is missing or damaged."""
     try:
-        table = read_table(workspace.index, schema=INDEX)
-    except (OSError, pa.ArrowException):
+        table = read_table(workspace.index, INDEX.names)
+    except (OSError, KeyError):
         return {}
-    return {row.pop("path"): Footer(**row) for row in table.to_pylist()}
+    paths, *columns = (table[name].to_pylist() for name in ("path", *Footer._fields))
+    return dict(zip(paths, map(Footer, *columns), strict=True))

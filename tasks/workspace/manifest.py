@@ -1,21 +1,21 @@
-"""Write and read manifests: the key, files and details of a product that is not one Parquet file.
+"""Write and read records in JSON, which are checked when they are read, and manifests, which are such records.
 
-Such products are fitted models, the dataset and the reports. Guarantees: a manifest is written after its files, so a
-manifest that exists means that they are complete.
+A manifest is the key, files and details of a product that is not Parquet files of shards: a fitted model, the dataset,
+a report. Guarantees: a manifest is written after its files, so a manifest that exists means that they are complete.
 """
 
 import json
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
 from fineweb_mask.models.names import TAGGED
 from fineweb_mask.tasks.storage.atomic import atomic_write
+from fineweb_mask.tasks.storage.parquet import DamagedFileError
 from fineweb_mask.tasks.storage.remote.copies import ensure_local, read_text, remote_of, size_of
-from fineweb_mask.tasks.storage.remote.errors import RemoteError
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey, digest, file_digest
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -24,6 +24,42 @@ PROVENANCE = "provenance.json"
 
 DIGESTS = 10_000
 """Files whose digest is remembered, so that a process reads a model once to compare it."""
+
+Record = TypeVar("Record", bound=BaseModel)
+
+
+def write_checked(path: Path, record: BaseModel) -> None:
+    """Write a record as JSON, with a checksum of all but its `files`, which have their own."""
+    content = json.loads(record.model_dump_json())
+    text = json.dumps({**content, "checksum": _checksum(content)}, indent=2, ensure_ascii=False)
+    with atomic_write(path) as partial:
+        partial.write_text(text + "\n", encoding="utf-8")
+
+
+def read_checked(path: Path, kind: type[Record]) -> Record:
+    """Read a record.
+
+    Raises
+    ------
+    DamagedFileError
+        If it is not as it was written.
+    ValidationError
+        If it is of a version that had other fields.
+    OSError
+        If there is none, or it cannot be read.
+    """
+    try:
+        text = read_text(path)
+        content = json.loads(text)
+        if content.pop("checksum") != _checksum(content):
+            raise ValueError("it has another checksum than was written")  # noqa: TRY301 - as for what is no JSON
+    except (ValueError, LookupError, AttributeError, TypeError) as error:
+        raise DamagedFileError(str(path), f"{error}: run the recipe again") from error
+    return kind.model_validate_json(text)
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    return digest({name: value for name, value in content.items() if name != "files"})
 
 
 class ManifestFile(BaseModel):
@@ -40,7 +76,6 @@ class Manifest(BaseModel):
     files: dict[str, ManifestFile]  # by path relative to the manifest's folder
     details: dict[str, Any] = {}
     fitted_on: dict[str, str] = {}  # shard -> fingerprint of its documents
-    checksum: str = ""  # of all but the files, which have their own
 
     @property
     def content(self) -> str:
@@ -63,40 +98,23 @@ def write_manifest(
     found = {
         file.relative_to(path.parent).as_posix(): ManifestFile(bytes=file.stat().st_size, sha256=file_digest(file))
         for file in files
-    }
-    found.update(more or {})
-    manifest = Manifest(
-        key=key,
-        files={name: found[name] for name in sorted(found)},
-        details=dict(details),
-        fitted_on={file.name: file.fingerprint for file in fitted_on},
-    )
-    whole = manifest.model_copy(update={"checksum": _checksum(manifest.model_dump_json())})
-    with atomic_write(path) as partial:
-        partial.write_text(whole.model_dump_json(indent=2) + "\n")
-
-
-def _checksum(text: str) -> str:
-    content = json.loads(text)
-    return digest([content.get(name) for name in ("key", "details", "fitted_on")])
+    } | dict(more or {})
+    sources = {file.name: file.fingerprint for file in fitted_on}
+    write_checked(path, Manifest(key=key, files=dict(sorted(found.items())), details=dict(details), fitted_on=sources))
 
 
 def read_manifest(path: Path) -> Manifest | None:
-    """Return a manifest, or None if it is missing, unreadable or damaged; its files are not checked.
+    """Return a manifest, or None if it is missing or damaged; its files are not checked.
 
     Raises
     ------
-    RemoteError
-        If it is at a URL that cannot be read.
+    OSError
+        If it cannot be read.
     """
     try:
-        text = read_text(path)
-        manifest = Manifest.model_validate_json(text)
-    except RemoteError:
-        raise
-    except (OSError, ValueError):
+        return read_checked(path, Manifest)
+    except (FileNotFoundError, NotADirectoryError, DamagedFileError, ValueError):
         return None
-    return manifest if manifest.checksum == _checksum(text) else None
 
 
 def is_product(folder: Path, stage: str) -> bool:
@@ -137,6 +155,13 @@ def _digest_once(path: Path, size: int, mtime_ns: int) -> str:  # noqa: ARG001
 
 def manifest_reference(workspace: Workspace, path: Path, name: str, manifest: Manifest) -> StageFile:
     """Return a reference to the product of a manifest; its fingerprint is the digest of its content."""
-    rows, size = int(manifest.details.get("rows", 0)), sum(file.bytes for file in manifest.files.values())
-    place = workspace.relative(path)
-    return StageFile.current(manifest.key, name, place, rows, size, manifest.details, content=manifest.content)
+    return StageFile(
+        stage=manifest.key.stage,
+        name=name,
+        path=workspace.relative(path),
+        rows=int(manifest.details.get("rows", 0)),
+        bytes=sum(file.bytes for file in manifest.files.values()),
+        fingerprint=manifest.content,
+        details=manifest.details,
+        cached=True,
+    )

@@ -3,31 +3,20 @@
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
+ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=attrgetter("fingerprint"))
 STAGE_FILE = re.compile(r"(.*)[.]([0-9a-f]{16})[.]parquet")
 
 
-class Frozen(BaseModel):
-    """A model whose fields do not change, so that what is computed of them is kept."""
-
-    model_config = ConfigDict(frozen=True)
-
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Return a copy with other fields, of which everything is computed anew."""
-        copied = super().model_copy(update=update, deep=deep)
-        for computed in copied.__dict__.keys() - type(self).model_fields.keys():
-            del copied.__dict__[computed]
-        return copied
-
-
-class StageKey(Frozen):
+@dataclass(frozen=True)
+class StageKey:
     """Everything that a stage's output depends on; equal keys mean equal files.
 
     Examples
@@ -44,7 +33,8 @@ class StageKey(Frozen):
     @cached_property
     def fingerprint(self) -> str:
         """Digest of the whole key; the next stage's key depends on it."""
-        return digest(self.model_dump())
+        parts = {"stage": self.stage, "version": self.version, "settings": self.settings, "inputs": self.inputs}
+        return digest(parts)
 
     @property
     def tag(self) -> str:
@@ -53,7 +43,7 @@ class StageKey(Frozen):
 
 
 class StageFile(BaseModel):
-    """A small reference to a file that a stage wrote; tasks pass these to each other."""
+    """A small reference to what a stage wrote, a file or the product of a manifest; tasks pass these to each other."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -62,26 +52,10 @@ class StageFile(BaseModel):
     path: str  # relative to the workspace, so that a workspace can be moved
     rows: int
     bytes: int
-    fingerprint: str
+    fingerprint: str  # of the key, or of the content of a product
     details: dict[str, Any] = {}  # counts for the reports; also in the footer
     seconds: float = 0.0  # time to build it; 0 if it was current
     cached: bool = False  # it was current and not built
-
-    @classmethod
-    def current(
-        cls, key: StageKey, name: str, path: str, rows: int, size: int, details: dict[str, Any], content: str = ""
-    ) -> Self:
-        """Return the reference to a file of this key that was found; `content` is its digest, if it has one."""
-        return cls(
-            stage=key.stage,
-            name=name,
-            path=path,
-            rows=rows,
-            bytes=size,
-            fingerprint=content or key.fingerprint,
-            details=details,
-            cached=True,
-        )
 
 
 NO_FILE = StageFile(stage="", name="", path="", rows=0, bytes=0, fingerprint="")
@@ -91,16 +65,19 @@ NEAR, SAME_URL = COUNTED = ("near_duplicate", "same_url")
 """Why a near-duplicate is dropped, or a page of a URL that is kept, and the details of a list that count them."""
 
 
+_NO_FILE = Field(default_factory=lambda: NO_FILE)  # pydantic copies a default that is a model, 25,000 times
+
+
 class ShardFiles(BaseModel):
     """The files of a shard, as far as the stages have come; a stage without one has `NO_FILE`."""
 
     model_config = ConfigDict(frozen=True)
 
     documents: StageFile
-    scores: StageFile = NO_FILE
-    embeddings: StageFile = NO_FILE
-    duplicates: StageFile = NO_FILE
-    masks: StageFile = NO_FILE
+    scores: StageFile = _NO_FILE
+    embeddings: StageFile = _NO_FILE
+    duplicates: StageFile = _NO_FILE
+    masks: StageFile = _NO_FILE
 
     @property
     def name(self) -> str:
@@ -130,9 +107,7 @@ def shard_and_tag(name: str) -> tuple[str, str] | None:
 
 def digest(value: object) -> str:
     """Return the first 32 hexadecimal digits of the SHA-256 of a value's JSON, in which files are fingerprints."""
-    default = attrgetter("fingerprint")
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, default=default)
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+    return hashlib.sha256(ENCODER.encode(value).encode()).hexdigest()[:32]
 
 
 def file_digest(path: Path) -> str:

@@ -9,6 +9,7 @@ Named arrays are written as such a file, too: one row for each array, exactly as
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +19,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.schemas import ARRAYS, DUPLICATES
 from fineweb_mask.tasks.storage.atomic import atomic_write
@@ -72,41 +72,16 @@ def stage_file_writer(
     key: StageKey,
     **options: Any,  # noqa: ANN401
 ) -> Iterator[ParquetStageWriter]:
-    """Write one stage file atomically, with its key and the writer's `details` in the footer.
-
-    Raises
-    ------
-    WorkspaceError
-        If the file does not read back with the same number of rows and the same columns.
-    """
-    with atomic_write(path, is_read_here=False) as partial:
-        with pq.ParquetWriter(
-            partial, schema, compression="zstd", write_page_checksum=True, store_schema=True, **options
-        ) as writer:
-            stage_writer = ParquetStageWriter(writer, schema)
-            yield stage_writer
-            stage_writer.flush()
-            footer = {**key.model_dump(), "details": stage_writer.details}
-            writer.add_key_value_metadata({FOOTER_KEY: json.dumps(footer, sort_keys=True).encode()})
-        written = read_metadata(partial)
-        if written.num_rows != stage_writer.rows or not written.schema.to_arrow_schema().equals(schema):
-            raise WorkspaceError(
-                f"{path.name} did not read back as written: {written.num_rows} rows, "
-                f"{stage_writer.rows} sent: run again"
-            )
-
-
-def open_parquet(path: Path) -> VerifiedFile:
-    """Open a stage file to read parts of it; of one at a URL, the rest is not downloaded.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is no such file.
-    DamagedFileError
-        Here or while reading: if the file is damaged.
-    """
-    return VerifiedFile(path, pre_buffer=True)
+    """Write one stage file atomically, with its key and the writer's `details` in the footer."""
+    with (
+        atomic_write(path, is_read_here=False) as partial,
+        pq.ParquetWriter(partial, schema, compression="zstd", write_page_checksum=True, **options) as writer,
+    ):
+        stage_writer = ParquetStageWriter(writer, schema)
+        yield stage_writer
+        stage_writer.flush()
+        footer = {**asdict(key), "details": stage_writer.details}
+        writer.add_key_value_metadata({FOOTER_KEY: json.dumps(footer, sort_keys=True).encode()})
 
 
 def write_arrays(
@@ -134,7 +109,7 @@ def write_arrays(
 def read_arrays(path: Path, prefix: str | None = None) -> dict[str, NDArray[Any]]:
     """Read the arrays, or those with a prefix; they can be written to."""
     found: dict[str, NDArray[Any]] = {}
-    with open_parquet(path) as file:
+    with VerifiedFile(path, pre_buffer=True) as file:
         groups = list(range(file.metadata.num_row_groups))
         if prefix is not None:
             first = [file.metadata.row_group(group).column(0).statistics.min for group in groups]
@@ -157,7 +132,7 @@ def take_rows(path: Path, rows: NDArray[np.int64], columns: Sequence[str] | None
     Rows and columns that the file lacks are left out. Only the row groups that hold such rows are read, and of a file
     at a URL, downloaded.
     """
-    with open_parquet(path) as file:
+    with VerifiedFile(path, pre_buffer=True) as file:
         number, *others = file.schema_arrow.names
         wanted = [number, *others] if columns is None else [name for name in columns if name in {number, *others}]
         parts = [file.schema_arrow.empty_table().select(wanted)]
@@ -236,7 +211,10 @@ def read_stage_footer(path: Path) -> StageFooter | None:
     try:
         metadata = read_metadata(path)
         footer = json.loads((metadata.metadata or {})[FOOTER_KEY])
-        return StageFooter(metadata.num_rows, StageKey.model_validate(footer), footer["details"])
+        details = footer.pop("details")
+        return StageFooter(metadata.num_rows, StageKey(**footer), details)
+    except FileNotFoundError:
+        return None
     except RemoteError:
         raise
     except (OSError, ValueError, LookupError, TypeError):
@@ -248,4 +226,13 @@ def current_parquet(workspace: Workspace, path: Path, name: str, key: StageKey) 
     footer, size = read_stage_footer(path), size_of(path)
     if footer is None or size is None or footer.key != key:
         return None
-    return StageFile.current(key, name, workspace.relative(path), footer.rows, size, footer.details)
+    return StageFile(
+        stage=key.stage,
+        name=name,
+        path=workspace.relative(path),
+        rows=footer.rows,
+        bytes=size,
+        fingerprint=key.fingerprint,
+        details=footer.details,
+        cached=True,
+    )

@@ -5,7 +5,6 @@ give equal bytes.
 """
 
 import fcntl
-import json
 import logging
 import os
 import re
@@ -19,7 +18,7 @@ from typing import Self, TextIO
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.urls import is_url
-from fineweb_mask.tasks.storage.atomic import DISK_REMEDIES, disk_errors_explained, make_folder, written_beside
+from fineweb_mask.tasks.storage.atomic import roots_in_use
 from fineweb_mask.tasks.storage.remote.copies import ensure_local, remote_folder
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey, stage_file_name
 
@@ -29,14 +28,11 @@ TAG = "[0-9a-f]" * 16
 CACHE = "cache"
 """Folder for what stays on this machine: how long jobs took, spilled data."""
 
-DOCUMENTS = re.compile(rf"documents/.*\.{TAG}\.parquet", re.DOTALL)
-"""Names of a shard's documents."""
-
 MARKER = ".fineweb-mask"
 """File in a local workspace by which a run knows that it may replace and remove files there."""
 
 LAST_RUN = "run.json"
-"""File with the recipe of the last run; by it, or by ingested documents, a workspace without the marker is known."""
+"""File with the recipe of the last run; by it, a workspace at a URL is known."""
 
 RECIPE = "recipe.yaml"
 """The recipe that `run` makes for documents."""
@@ -59,14 +55,6 @@ def _unusable(folder: Path, error: OSError) -> WorkspaceError:
     return WorkspaceError(
         f"workspace: {folder} cannot be used: {error.strerror}{where}: give a folder that can be written"
     )
-
-
-def _is_record(content: bytes) -> bool:
-    """Return whether this is the record of a workspace's last run."""
-    try:
-        return bool(json.loads(content)["settings"]["workspace"])
-    except (ValueError, TypeError, LookupError):
-        return False
 
 
 def _try_lock(file: TextIO, kind: int) -> bool:
@@ -95,9 +83,6 @@ class Workspace:
     ----------
     root
         A folder or a URL. For a URL, the attribute `root` is the folder of this process's copies (`RemoteFolder`).
-    scratch
-        Parent folder of the copies; by default the one that this process uses for the URL already, else the folder in
-        FINEWEB_MASK_SCRATCH, else the user's cache folder.
 
     Examples
     --------
@@ -107,9 +92,9 @@ class Workspace:
     PosixPath('/data/web/scores/en/000.e2420cf1dada345e.parquet')
     """
 
-    def __init__(self, root: str | Path, scratch: str | Path | None = None) -> None:
+    def __init__(self, root: str | Path) -> None:
         text = str(root).removeprefix("file://")
-        remote = remote_folder(text, scratch) if is_url(text) else None
+        remote = remote_folder(text) if is_url(text) else None
         self.root = Path(text).absolute() if remote is None else remote.root
         self.here = self.root if remote is None else remote.here  # for locks: stays on this machine
         self.url = None if remote is None else remote.url  # None for a local folder
@@ -185,7 +170,8 @@ class Workspace:
     def exists(self, path: Path) -> bool:
         """Return whether a file, or a folder that is not empty, exists locally or remotely."""
         if self._remote is not None:
-            return bool(self._remote.sizes(self._remote.name_of(path)))
+            name = self._remote.name_of(path)
+            return self._remote.size(name) is not None or bool(self._remote.sizes(name))
         return any(path.iterdir()) if path.is_dir() else path.exists()
 
     @contextmanager
@@ -201,13 +187,15 @@ class Workspace:
         """
         self.check_is_ours()
         with self._lock_file(".lock") as lock:
-            with disk_errors_explained(self.here), suppress(FileExistsError):
-                (self.here / MARKER).touch(exist_ok=False)
+            (self.here / MARKER).touch()
             if _try_lock(lock, fcntl.LOCK_EX):
-                self._delete_leftovers()
+                remove_partial_files(self.here.rglob(".*.partial"))
             _wait_for(lock, fcntl.LOCK_SH, f"waiting for what removes files from {self.display_path(self.root)}")
-            with written_beside(self.here / MARKER):
+            roots_in_use.append(self.root)
+            try:
                 yield self
+            finally:
+                roots_in_use.remove(self.root)
 
     @contextmanager
     def idle(self) -> Iterator[Self]:
@@ -223,7 +211,7 @@ class Workspace:
             if not _try_lock(lock, fcntl.LOCK_EX):
                 raise WorkspaceError(f"a run is using the workspace {self.display_path(self.root)}: wait for its end")
             with self.alone():
-                self._delete_leftovers()
+                remove_partial_files(self.here.rglob(".*.partial"))
                 yield self
 
     @contextmanager
@@ -237,22 +225,15 @@ class Workspace:
             _wait_for(lock, fcntl.LOCK_EX, f"waiting for another run that writes to {self.display_path(self.root)}")
             yield self
 
-    def _delete_leftovers(self) -> None:
-        """Delete the partial files of killed runs."""
-        remove_partial_files(self.here.rglob(".*.partial"))
-
     @contextmanager
     def _lock_file(self, name: str) -> Iterator[TextIO]:
         """Open a file to lock; the system releases the locks of a killed process."""
-        with disk_errors_explained(self.here):
-            try:
-                make_folder(self.here)
-                # The file that a link leads to is not ours.
-                handle = os.open(self.here / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-            except OSError as error:
-                if error.errno in DISK_REMEDIES:
-                    raise
-                raise _unusable(self.here, error) from error
+        try:
+            self.here.mkdir(parents=True, exist_ok=True)
+            # The file that a link leads to is not ours.
+            handle = os.open(self.here / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        except OSError as error:
+            raise _unusable(self.here, error) from error
         with open(handle, "a", encoding="utf-8") as file:  # noqa: PTH123 - a file that is open
             yield file
 
@@ -267,49 +248,37 @@ class Workspace:
             If it holds something else, or is not a folder.
         """
         if self._remote is not None:
-            found = self._remote.read(LAST_RUN)
-            if found is None or not _is_record(found):
-                files = self._remote.sizes()
-                if not any(DOCUMENTS.fullmatch(name) for name in files):
-                    self._refuse(name.partition("/")[0] for name in files)
-            return
-        if {"?", "\\"} & set(str(self.root)):
-            raise WorkspaceError(
-                f"workspace: {self.root} holds a question mark or a backslash, and DuckDB keeps no database at such a "
-                "path: choose another folder"
-            )
-        if is_workspace(self.root):
-            return
-        try:
-            names = [path.name for path in self.root.iterdir()]
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise _unusable(self.root, error) from error
-        if not any(self.root.glob(f"documents/**/*.{TAG}.parquet")):
-            self._refuse(names)
-
-    def _refuse(self, names: Iterable[str]) -> None:
-        """Raise an error if some of these names in the folder may be of something else."""
+            is_ours = self._remote.size(LAST_RUN) is not None
+            names = set() if is_ours else {name.partition("/")[0] for name in self._remote.sizes()}
+        else:
+            if {"?", "\\"} & set(str(self.root)):
+                raise WorkspaceError(
+                    f"workspace: {self.root} holds a question mark or a backslash, and DuckDB keeps no database at "
+                    "such a path: choose another folder"
+                )
+            is_ours = is_workspace(self.root)
+            try:
+                names = {path.name for path in self.root.iterdir()} if self.root.exists() else set()
+            except OSError as error:
+                raise _unusable(self.root, error) from error
         found = sorted({name for name in names if not name.startswith(".")} - NOT_THE_USERS)
-        if found:
+        if found and not is_ours:
             some = ", ".join(map(repr, found[:3])) + (f" and {len(found) - 3:,} more" if len(found) > 3 else "")
             raise WorkspaceError(
                 f"workspace: {self.display_path(self.root)} holds {some}, and is not a workspace: a run could "
-                "replace or remove these files. Give a new or empty folder"
+                "replace or remove these files. Give a new or empty folder; in a workspace that was copied without "
+                f"hidden files, make an empty file {MARKER}"
             )
 
     def check_reachable(self) -> None:
         """Raise `RemoteError` if the workspace is at a URL that cannot be listed."""
         if self._remote is not None:
-            self._remote.sizes(LAST_RUN)
+            self._remote.size(LAST_RUN)
 
 
 def is_workspace(folder: Path) -> bool:
-    """Return whether a run has used a folder of this machine as its workspace: its marker or its record is there."""
-    with suppress(OSError):
-        return (folder / MARKER).is_file() or _is_record((folder / LAST_RUN).read_bytes())
-    return False
+    """Return whether a run has used a folder of this machine as its workspace: its marker is there."""
+    return os.path.isfile(folder / MARKER)  # noqa: PTH113 - of a folder that cannot be read, False
 
 
 def remove_partial_files(found: Iterable[Path]) -> None:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from fineweb_mask.flows import cli
-from fineweb_mask.tasks.storage import atomic
 
 CHANGING = re.compile(r"[0-9a-f]{32}|\d{8}T\d{6}\.\d+Z-\w+")
 """What differs from run to run in the name of a file: a partial file's number, and when a run began."""
@@ -47,8 +46,8 @@ def main() -> None:
     """Run the command with renames that kill it."""
     ledger, workspace = (Path(argument).resolve() for argument in sys.argv[1:3])
     sys.argv = ["fineweb-mask", *sys.argv[3:]]
-    for module, name in ((os, "replace"), (os, "rename"), (atomic, "swap")):
-        setattr(module, name, die_once(ledger, workspace, getattr(module, name)))
+    for name in ("replace", "rename"):
+        setattr(os, name, die_once(ledger, workspace, getattr(os, name)))
     cli.main()
 
 

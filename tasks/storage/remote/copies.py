@@ -4,8 +4,8 @@ A path below the `root` of a `RemoteFolder` stands for the file of that name at 
 local workspace. Parquet files and texts are read from the URL (`opened`, `read_text`), without what is not needed of
 them. What needs a file, such as a model or `sql`, calls `ensure_local` before it opens one.
 
-- `root` is a temporary folder of this process, so that no process sees or deletes another's copies. It is deleted when
-  the process ends; the folder of a killed process is deleted by the next one that is alone.
+- `root` is a temporary folder of this process, deleted when it ends, so that no process sees or deletes another's
+  copies. A killed process leaves its own in the scratch folder, where it may be deleted by hand.
 - Copies stay until the process ends, such as models, which every job reads. A shard's file that a job writes is only at
   the URL.
 - A file is uploaded before it appears in `root`, so that a file at the URL is always complete.
@@ -14,24 +14,17 @@ them. What needs a file, such as a model or `sql`, calls `ensure_local` before i
 - `here` holds what is never uploaded: locks, spilled data, how long jobs took.
 """
 
-import errno
-import fcntl
-import glob
 import hashlib
 import os
-import shutil
+import re
 import threading
-import uuid
-from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from fineweb_mask.models.errors import StorageError
 from fineweb_mask.models.names import TAGGED
-from fineweb_mask.tasks.storage.remote.buckets import endpoint
-from fineweb_mask.tasks.storage.remote.errors import RemoteError
-from fineweb_mask.tasks.storage.remote.filesystem import RemoteFile
+from fineweb_mask.tasks.storage.remote.filesystem import RemoteFile, endpoint
 from fineweb_mask.tasks.storage.remote.object_store import Store
 
 UPLOADED_LAST = {"provenance.json": 1, "README.md": 2}
@@ -65,15 +58,9 @@ class RemoteFolder(Store):
     def __init__(self, url: str, here: Path) -> None:
         super().__init__(url)
         self.here = here
-        self._copying = defaultdict[str, threading.Lock](threading.Lock)
+        self._copying = threading.Lock()
         try:
             here.mkdir(parents=True, exist_ok=True)
-            self._in_use = (here / ".copies").open("w")  # the system unlocks it when the process ends
-            with suppress(BlockingIOError):
-                fcntl.flock(self._in_use, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                for left in here.parent.glob(f"{glob.escape(here.name)}.*"):  # of processes that were killed
-                    shutil.rmtree(left, ignore_errors=True)
-            fcntl.flock(self._in_use, fcntl.LOCK_SH)
             self._folder = TemporaryDirectory(prefix=f"{here.name}.", dir=here.parent, ignore_cleanup_errors=True)
         except OSError as error:
             raise StorageError(
@@ -90,52 +77,40 @@ class RemoteFolder(Store):
         """Return the bytes of every file below a folder by name, as `Store.sizes`; hidden files are left out."""
         return {name: size for name, size in super().sizes(folder).items() if not is_hidden(name)}
 
-    def has_copy(self, name: str) -> bool:
-        """Return whether there is a copy of a file that never changes."""
-        return TAGGED.search(name) is not None and (self.root / name).is_file()
-
     def copy(self, name: str) -> None:
         """Copy a file, or all files below a folder; a file that never changes only if it is not here."""
-        for one in [] if self.has_copy(name) else self.sizes(name):
-            path = self.root / one
-            with self._copying[one]:
-                if self.has_copy(one):
-                    continue
-                path.parent.mkdir(parents=True, exist_ok=True)
-                partial = path.parent / f".{path.name}.{uuid.uuid4().hex}.partial"
-                try:
-                    self.download(one, partial)
-                    partial.replace(path)
-                finally:
-                    partial.unlink(missing_ok=True)
+        path = self.root / name
+        with self._copying:
+            if TAGGED.search(name) and path.is_file():
+                return
+            for one in self.sizes(name) or [name]:
+                path = self.root / one
+                if not (TAGGED.search(one) and path.is_file()):
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    partial = path.with_name(f".{path.name}.partial")
+                    with suppress(FileNotFoundError):
+                        self.download(one, partial)
+                        partial.replace(path)
 
 
 _folders: dict[Path, RemoteFolder] = {}  # by `here`
-_chosen: dict[str, Path] = {}  # `here` by its name, where a scratch folder was named
 _lock = threading.Lock()
 
 
-def remote_folder(url: str, scratch: str | Path | None = None) -> RemoteFolder:
-    """Return this process's `RemoteFolder` of a URL, whose files are copied to a folder below `scratch`.
-
-    By default it is the folder that was named before for this URL, else the one in `SCRATCH`, else the user's cache
-    folder: which one is a matter of the machine, so that jobs carry the URL only.
-    """
+def remote_folder(url: str) -> RemoteFolder:
+    """Return this process's `RemoteFolder` of a URL."""
     url = url.rstrip("/")
     code = hashlib.sha256(f"{endpoint() or ''} {url}".encode()).hexdigest()[:12]
-    name = "".join(character if character.isalnum() or character in "._-" else "-" for character in url.split("/")[-1])
-    name = f"{name.lstrip('.')[:80]}-{code}"
+    last = re.sub(r"[^\w.-]", "-", url.rpartition("/")[2]).lstrip(".")
+    here = default_scratch() / f"{last[:80]}-{code}"
     with _lock:
-        if scratch is not None:
-            _chosen[name] = Path(scratch).absolute() / name
-        here = _chosen.get(name, default_scratch() / name)
         if here not in _folders:
             _folders[here] = RemoteFolder(url, here)
         return _folders[here]
 
 
 def default_scratch() -> Path:
-    """Return the parent folder of the copies on this machine, where no other was named."""
+    """Return the parent folder of the copies on this machine: that in `SCRATCH`, else the user's cache folder."""
     if named := os.environ.get(SCRATCH):
         return Path(named).absolute()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fineweb-mask"
@@ -169,15 +144,8 @@ def opened(path: Path) -> Path | RemoteFile:
     FileNotFoundError
         If the URL has no such file.
     """
-    if (folder := remote_of(path)) is None:
-        return path
-    url = folder.url_of(folder.name_of(path))
-    try:
-        return RemoteFile(url)
-    except RemoteError as error:
-        if error.errno == errno.ENOENT:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url) from error
-        raise
+    folder = remote_of(path)
+    return path if folder is None else RemoteFile(folder.url_of(folder.name_of(path)))
 
 
 def read_text(path: Path) -> str:
@@ -203,10 +171,10 @@ def upload_order(folder: Path) -> list[Path]:
 
     Hidden files are left out.
     """
-    return sorted(
-        (path for path in folder.rglob("*") if path.is_file() and not is_hidden(path.relative_to(folder).as_posix())),
-        key=lambda path: (path.parent == folder, path.parent == folder and UPLOADED_LAST.get(path.name, 0), path),
-    )
+    files = [
+        path for path in folder.rglob("*") if path.is_file() and not is_hidden(path.relative_to(folder).as_posix())
+    ]
+    return sorted(files, key=lambda path: (path.parent == folder and 1 + UPLOADED_LAST.get(path.name, 0), path))
 
 
 def download_tree(url: str, folder: Path) -> None:

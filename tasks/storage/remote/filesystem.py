@@ -1,32 +1,100 @@
 """Open fsspec file systems with credentials from the environment, describe their files, and read them by ranges.
 
-Object stores (s3://, gs://, az://) are read by obstore, all others by fsspec's own implementations.
+Object stores (s3://, gs://, az://) are reached by obstore, all others by fsspec's own implementations. obstore reads
+keys, tokens and the roles of machines; profiles, in the files below ~/.aws, it does not read.
 """
 
 import asyncio
 import errno
 import io
 import os
+from collections.abc import Callable
+from datetime import timedelta
+from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import fsspec
-from fsspec.spec import AbstractBufferedFile
+from fsspec.asyn import AsyncFileSystem
 from obstore.fsspec import FsspecStore
+from obstore.store import AzureStore, GCSStore, S3Store
 
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.urls import is_url, is_writable_url, names_a_commit
-from fineweb_mask.tasks.storage.remote.buckets import objects_below, open_bucket, split_url
 from fineweb_mask.tasks.storage.remote.errors import RemoteError, redacted
-from fineweb_mask.tasks.storage.remote.retries import attempt
+from fineweb_mask.tasks.storage.remote.retries import OF_OBJECT_STORES, attempt
 
 if TYPE_CHECKING:
-    from obstore.store import ObjectStore
+    from obstore import ObjectMeta
+    from obstore.store import ClientConfig, ObjectStore
 
 READ_AHEAD_BYTES = 4 * 2**20
+REQUEST_SECONDS = 60
+"""Longest duration of one request to an object store."""
+VARIABLES = ("AWS_", "AZURE_", "GOOGLE_")
+STORES: dict[str, Callable[..., "ObjectStore"]] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
+
+
+def endpoint() -> str | None:
+    """Return the URL of the S3-compatible server that the environment names; None for Amazon's."""
+    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+
+
+def open_bucket(url: str) -> "ObjectStore":
+    """Return obstore's client for the bucket of a URL; equal environments share its connections.
+
+    Raises
+    ------
+    RemoteError
+        If the URL names no bucket, or the environment cannot be used.
+    """
+    protocol, bucket, _ = split_url(url)
+    if not bucket:
+        raise RemoteError(errno.EINVAL, f"{redacted(url)} names no bucket: give {protocol}://bucket/folder")
+    environment = tuple(sorted(item for item in os.environ.items() if item[0].startswith(VARIABLES)))
+    return attempt(url, _open_bucket, protocol, bucket, environment)
+
+
+@lru_cache(maxsize=32)
+def _open_bucket(protocol: str, bucket: str, _environment: tuple[tuple[str, str], ...]) -> "ObjectStore":
+    client: ClientConfig = {"timeout": timedelta(seconds=REQUEST_SECONDS), "allow_http": True}
+    if certificates := os.environ.get("AWS_CA_BUNDLE"):
+        client["root_certificate"] = Path(certificates).read_bytes()
+    server = endpoint() if protocol == "s3" else None
+    if server is not None and not server.startswith(("http://", "https://")):  # obstore would panic
+        raise RemoteError(errno.EINVAL, f"AWS_ENDPOINT_URL={redacted(server)} must begin with https:// or http://")
+    options = {} if server is None else {"endpoint": server}
+    return STORES[protocol](bucket, client_options=client, retry_config=OF_OBJECT_STORES, **options)
+
+
+def split_url(url: str) -> tuple[str, str, str]:
+    """Return the protocol, the bucket and the key of a URL; the key has no slash at its ends.
+
+    Examples
+    --------
+    >>> split_url("s3://bucket/folder/file")
+    ('s3', 'bucket', 'folder/file')
+    """
+    protocol, _, rest = url.partition("://")
+    bucket, _, key = rest.partition("/")
+    return protocol.replace("s3a", "s3"), bucket, key.strip("/")
+
+
+def objects_below(bucket: "ObjectStore", key: str) -> "list[ObjectMeta]":
+    """Return all objects below a folder, without those that mark empty folders."""
+    found: list[ObjectMeta] = []
+    for page in bucket.list(key or None):
+        raise_if_stopped()
+        found += page
+    folders = {one["path"].rpartition("/")[0] for one in found}
+    return [one for one in found if one["size"] or one["path"] not in folders]
 
 
 class BucketFiles(FsspecStore):
-    """The files of a bucket, whose paths are `bucket/key`, for fsspec: listed at once instead of folder by folder."""
+    """The files of a bucket, whose paths are `bucket/key`, for fsspec.
+
+    They are listed at once: fsspec's walk, folder by folder, leaves out a folder that cannot be listed.
+    """
 
     cachable = False
 
@@ -34,30 +102,18 @@ class BucketFiles(FsspecStore):
         return open_bucket(f"{self.protocol}://{bucket}")
 
     async def _info(self, path: str, **options: Any) -> dict[str, Any]:  # noqa: ANN401
-        if "/" not in path:  # the bucket
-            return {"name": path, "size": 0, "type": "directory"}
-        return await super()._info(path, **options) | {"name": path}
+        is_bucket = "/" not in path
+        return {"name": path, "size": 0, "type": "directory"} if is_bucket else await super()._info(path, **options)
 
     async def _find(self, path: str, maxdepth: int | None = None, withdirs: bool = False, **options: Any) -> Any:  # noqa: ANN401
         if maxdepth is not None:
-            return await super()._find(path, maxdepth, withdirs, **options)
+            return await super()._find(path, maxdepth, withdirs, on_error="raise", **options)
         bucket, key = self._split_path(path)
         objects = await asyncio.to_thread(objects_below, self._construct_store(bucket), key)
-        found = {f"{bucket}/{one['path']}": one for one in objects}
-        if not options.get("detail"):
-            return sorted(found)
-        return {name: {**one, "name": name, "type": "file"} for name, one in found.items()}
-
-    def _open(self, path: str, mode: str = "rb", **options: Any) -> "BucketFile":  # type: ignore[override] # noqa: ANN401
-        return BucketFile(self, path, mode, **options)
-
-
-class BucketFile(AbstractBufferedFile):  # type: ignore[misc] # fsspec has no types
-    """Reads exactly the ranges of an object that are asked for."""
-
-    def _fetch_range(self, start: int, end: int) -> bytes:
-        content: bytes = self.fs.cat_file(self.path, start, end)
-        return content
+        found = {
+            f"{bucket}/{one['path']}": {**one, "name": f"{bucket}/{one['path']}", "type": "file"} for one in objects
+        }
+        return found if options.get("detail") else sorted(found)
 
 
 def open_filesystem(url: str) -> tuple[Any, str]:
@@ -115,7 +171,7 @@ def size_in(info: dict[str, Any], url: str) -> int:
 
 
 class RemoteFile(io.RawIOBase):
-    """A binary file at a URL, read by ranges; a range that fails is requested again.
+    """A binary file at a URL, read by ranges, each of which is a request that is repeated if it fails.
 
     Raises
     ------
@@ -124,10 +180,13 @@ class RemoteFile(io.RawIOBase):
     """
 
     def __init__(self, url: str) -> None:
-        self._url = url
+        self._url, self._position = url, 0
         self._filesystem, self._path = open_filesystem(url)
-        self._position = 0
-        self._file = attempt(url, self._open)
+        invalidate_listing(self._filesystem, self._path)  # HfFileSystem ignores `use_listings_cache`
+        info = attempt(url, self._filesystem.info, self._path)
+        self._size = size_in(info, url)
+        if not info.get("partial", True):
+            raise self._no_ranges()
 
     def readable(self) -> bool:
         """Return True."""
@@ -139,49 +198,34 @@ class RemoteFile(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Set the position of the next read, in bytes."""
-        base: int = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._file.size}[whence]
-        self._position = max(0, base + offset)
+        self._position = max(0, offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence])
         return self._position
 
     def readinto(self, buffer: Any) -> int:  # noqa: ANN401
         """Read into the buffer up to its end or the end of the file, and return the number of bytes."""
+        raise_if_stopped()
         with memoryview(buffer).cast("B") as view:
-            size: int = min(len(view), self._file.size - self._position)
+            size = min(len(view), self._size - self._position)
             if size <= 0:
                 return 0
-            view[:size] = attempt(self._url, self._range, size)
+            view[:size] = attempt(self._url, self._range, self._position, self._position + size)
         self._position += size
         return size
 
-    def close(self) -> None:
-        """Close the connection."""
-        if not self.closed and "_file" in vars(self):
-            self._file.close()
-        super().close()
-
-    def _open(self) -> Any:  # noqa: ANN401
-        invalidate_listing(self._filesystem, self._path)  # HfFileSystem ignores `use_listings_cache`
-        file = self._filesystem.open(self._path, "rb", cache_type="none")
-        if not file.seekable() or getattr(file, "size", None) is None:
-            file.close()
+    def _range(self, start: int, end: int) -> bytes:
+        # A cache would cut what a server sends in place of a range.
+        options = {} if isinstance(self._filesystem, AsyncFileSystem) else {"cache_type": "none"}
+        found: bytes = self._filesystem.cat_file(self._path, start=start, end=end, **options)
+        if len(found) > end - start:
             raise self._no_ranges()
-        return file
+        if len(found) < end - start:
+            raise ConnectionError(f"received {len(found)} of {end - start} bytes")
+        return found
 
     def _no_ranges(self) -> RemoteError:
         return RemoteError(
             errno.ESPIPE, f"{redacted(self._url)}: the server does not serve parts of files: download it first"
         )
-
-    def _range(self, size: int) -> bytes:
-        raise_if_stopped()
-        try:
-            self._file.seek(self._position)
-            found: bytes = self._file.read(size)
-        except ValueError as error:  # fsspec's HTTP file, if the server ignores the range and sends the whole file
-            raise self._no_ranges() from error
-        if len(found) != size:
-            raise self._no_ranges() if len(found) > size else ConnectionError(f"received {len(found)} of {size} bytes")
-        return found
 
 
 def open_source(url: str) -> io.BufferedReader:

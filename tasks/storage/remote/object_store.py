@@ -1,4 +1,4 @@
-"""Read and write a folder of an object store, with retries.
+"""Read and write a folder of an object store.
 
 Guarantees: listings are never cached; a write is atomic, so that readers see the old object or the complete new one.
 obstore deletes the parts of a multipart upload that fails. Those of a killed process stay: a lifecycle rule of the
@@ -9,13 +9,14 @@ import errno
 import shutil
 import uuid
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.urls import is_writable_url
-from fineweb_mask.tasks.storage.remote.buckets import object_of, objects_below, open_bucket, split_url
-from fineweb_mask.tasks.storage.remote.errors import RemoteError, is_missing, redacted
-from fineweb_mask.tasks.storage.remote.filesystem import RemoteFile
+from fineweb_mask.tasks.storage.remote.errors import MissingError, RemoteError, redacted
+from fineweb_mask.tasks.storage.remote.filesystem import RemoteFile, objects_below, open_bucket, split_url
 from fineweb_mask.tasks.storage.remote.retries import attempt
 
 TRANSFER_BYTES = 16 * 2**20
@@ -46,7 +47,7 @@ class Store:
         return f"{self.url}/{name}".rstrip("/")
 
     def sizes(self, folder: str = "") -> dict[str, int]:
-        """Return the bytes of all files below a folder by name, or of the file of that name; empty if neither exists.
+        """Return the bytes of all files below a folder by name; empty if it does not exist.
 
         Raises
         ------
@@ -65,50 +66,34 @@ class Store:
 
     def size(self, name: str) -> int | None:
         """Return a file's bytes, or None if it does not exist."""
-        found = attempt(self.url_of(name), object_of, self._bucket, self._key(name))
-        return None if found is None else found["size"]
+        with suppress(MissingError):
+            return attempt(self.url_of(name), self._bucket.head, self._key(name))["size"]
+        return None
+
+    def read(self, name: str) -> bytes | None:
+        """Return a small file, or None if it does not exist."""
+        with suppress(MissingError):
+            return bytes(attempt(self.url_of(name), lambda: self._bucket.get(self._key(name)).bytes()))
+        return None
 
     def download(self, name: str, target: Path) -> None:
-        """Download a file to `target`; a request that fails is repeated, not the whole download."""
+        """Download a file to `target`, part by part."""
         with RemoteFile(self.url_of(name)) as source, target.open("wb") as file:
             shutil.copyfileobj(source, file, TRANSFER_BYTES)
 
     def upload(self, source: Path, name: str) -> None:
         """Upload a file atomically: readers see the old file or the complete new one."""
-        attempt(self.url_of(name), self._upload, source, name)
-
-    def _upload(self, source: Path, name: str) -> None:
         raise_if_stopped()
-        self._bucket.put(
-            self._key(name),
-            source,
-            use_multipart=source.stat().st_size > TRANSFER_BYTES,
-            chunk_size=TRANSFER_BYTES,
-            max_concurrency=TRANSFERS_AT_ONCE,
-        )
-        found = object_of(self._bucket, self._key(name))
-        if found is None or found["size"] != source.stat().st_size:
-            raise ConnectionError(f"{name} does not exist as it was uploaded")
-
-    def read(self, name: str) -> bytes | None:
-        """Return a small file, or None if it does not exist."""
-        if self.size(name) is None:
-            return None
-        return bytes(attempt(self.url_of(name), lambda: self._bucket.get(self._key(name)).bytes()))
+        options: dict[str, Any] = {"chunk_size": TRANSFER_BYTES, "max_concurrency": TRANSFERS_AT_ONCE}
+        attempt(self.url_of(name), lambda: self._bucket.put(self._key(name), source, **options))
+        if self.size(name) != source.stat().st_size:
+            raise RemoteError(errno.EIO, f"{self.url_of(name)} does not exist as it was uploaded: run again")
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete files; missing files are not an error."""
-        if names := list(names):
-            attempt(self.url, self._delete, names)
-
-    def _delete(self, names: list[str]) -> None:
-        try:
-            self._bucket.delete([self._key(name) for name in names])
-        except FileNotFoundError as error:
-            if not is_missing(error):
-                raise
-            for name in names if len(names) > 1 else ():  # Google's and Azure's stores stop at a missing one
-                self._delete([name])
+        for name in names:  # Google's and Azure's stores stop at the first of several that is missing
+            with suppress(MissingError):
+                attempt(self.url_of(name), self._bucket.delete, self._key(name))
 
     def _key(self, name: str) -> str:
         return f"{self._root}/{name}".strip("/")

@@ -1,10 +1,9 @@
 """Record a workspace's runs, failed ones too, each in a JSON file, the recipe of the last, and what built a product."""
 
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -14,11 +13,7 @@ from pydantic import BaseModel, Field
 
 from fineweb_mask.models.runtime.stopping import despite_stop
 from fineweb_mask.models.settings import PipelineSettings
-from fineweb_mask.tasks.storage.atomic import atomic_write
-from fineweb_mask.tasks.storage.parquet import DamagedFileError
-from fineweb_mask.tasks.storage.remote.copies import read_text
-from fineweb_mask.tasks.storage.remote.retries import brief_retries
-from fineweb_mask.tasks.workspace.references import digest
+from fineweb_mask.tasks.workspace.manifest import read_checked, write_checked
 from fineweb_mask.tasks.workspace.workspace import LAST_RUN, Workspace
 
 FOLDER = "runs"
@@ -60,19 +55,12 @@ class RunRecord(BaseModel):
     commit: str | None = None
 
     def end(self, workspace: Workspace) -> Path:
-        """Set `seconds`, write the record and return its path; file names sort by start time.
-
-        That of a run that failed or was stopped is not waited for long: the store may be what failed.
-        """
+        """Set `seconds`, write the record and return its path; file names sort by start time."""
         self.seconds = round((datetime.now(UTC) - self.started).total_seconds(), 3)
         identity = (self.flow_run or "local").split("-")[0]
         path = workspace.root / FOLDER / f"{self.started:%Y%m%dT%H%M%S.%fZ}-{identity}.json"
-        with ExitStack() as opened:
-            if self.status in {"failed", "interrupted"}:
-                opened.enter_context(despite_stop())
-                opened.enter_context(brief_retries())
-            partial = opened.enter_context(atomic_write(path))
-            partial.write_text(_with_checksum(self), encoding="utf-8")
+        with despite_stop():
+            write_checked(path, self)
         return path
 
     def settings(self, workspace: str) -> PipelineSettings:
@@ -84,24 +72,7 @@ def run_records(workspace: Workspace) -> Iterator[RunRecord]:
     """Yield the records of a workspace's runs that can be read, the newest first."""
     for path in reversed(workspace.files(f"{FOLDER}/*.json")):
         with suppress(OSError, ValueError):
-            yield RunRecord.model_validate_json(_checked(path))
-
-
-def _with_checksum(record: BaseModel) -> str:
-    content = record.model_dump(mode="json")
-    return json.dumps({**content, "checksum": digest(content)}, indent=2, ensure_ascii=False) + "\n"
-
-
-def _checked(path: Path) -> str:
-    """Return the text of a record, whose checksum is compared."""
-    try:
-        text = read_text(path)
-        content = json.loads(text)
-    except ValueError as error:
-        raise DamagedFileError(str(path), f"{error}: run the recipe again") from error
-    if not isinstance(content, dict) or content.pop("checksum", None) != digest(content):
-        raise DamagedFileError(str(path), "it has another checksum than was written: run the recipe again")
-    return text
+            yield read_checked(path, RunRecord)
 
 
 class LastRun(BaseModel):
@@ -118,13 +89,12 @@ class LastRun(BaseModel):
 
     def save(self, workspace: Workspace) -> None:
         """Write the file to a workspace."""
-        with atomic_write(self.path(workspace)) as partial:
-            partial.write_text(_with_checksum(self), encoding="utf-8")
+        write_checked(self.path(workspace), self)
 
     @classmethod
     def load(cls, workspace: Workspace) -> Self:
         """Read the file of a workspace; raises OSError if there is none or it is damaged, ValueError if not valid."""
-        return cls.model_validate_json(_checked(cls.path(workspace)))
+        return read_checked(cls.path(workspace), cls)
 
 
 def code_and_packages() -> dict[str, Any]:
@@ -139,16 +109,13 @@ def code_and_packages() -> dict[str, Any]:
 def code_commit() -> dict[str, Any]:
     """Return this checkout's git commit and whether it has uncommitted changes; nulls outside a checkout."""
     root = Path(__file__).resolve().parents[3]
-    unknown = {"commit": None, "dirty": None}
-    try:
-        top, commit = _git(root, "rev-parse", "--show-toplevel", "HEAD").splitlines()
-        if Path(top) != root:
-            return unknown
-        return {"commit": commit, "dirty": bool(_git(root, "status", "--porcelain"))}
-    except (OSError, subprocess.CalledProcessError, ValueError):
-        return unknown
 
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(root), *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout  # noqa: S603
 
-def _git(root: Path, *arguments: str) -> str:
-    command = ["git", "-C", str(root), *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout  # noqa: S603
+    with suppress(OSError, subprocess.SubprocessError, ValueError):
+        top, commit = git("rev-parse", "--show-toplevel", "HEAD").splitlines()
+        if Path(top) == root:
+            return {"commit": commit, "dirty": bool(git("status", "--porcelain"))}
+    return {"commit": None, "dirty": None}

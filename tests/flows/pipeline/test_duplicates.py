@@ -134,7 +134,8 @@ def test_near_duplicates_are_no_candidates_and_are_counted(tmp_path, sample_corp
     assert built == {"sketch d", "dedup corpus"}
     assert fingerprints(again, "bc") == fingerprints(run, "bc")
     update_index(run.workspace)
-    (folder / "run.json").write_text("{}")  # says that a run was begun
+    for name in (".fineweb-mask", "run.json"):  # as of a run that was begun
+        (folder / name).touch()
     removed = {one.folder: one.files for one in collect_garbage(str(folder), [settings_of(folder, corpus)])}
     assert removed["duplicates"] == 1  # of the first run
     assert "signatures" not in removed

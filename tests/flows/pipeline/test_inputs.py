@@ -104,6 +104,7 @@ def test_the_columns_stay_while_the_corpus_grows_and_are_those_of_another_corpus
     corpus, workspace = tmp_path / "corpus", Workspace(tmp_path / "w")
     corpus.mkdir()
     LastRun(settings=recipe_of(workspace.root, corpus), folder=str(tmp_path), source={}).save(workspace)
+    (workspace.root / ".fineweb-mask").touch()
 
     def columns(**source):
         settings = recipe_of(workspace.root, corpus)

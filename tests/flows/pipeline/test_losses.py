@@ -132,7 +132,8 @@ def test_a_lost_count_is_made_again_and_changes_nothing_else(tmp_path, corpus):
     assert run.built == ["ingest a"]
     assert lost.read_bytes() == before
     update_index(run.workspace)
-    (folder / "run.json").write_text("{}")  # says that a run was begun
+    for name in (".fineweb-mask", "run.json"):  # as of a run that was begun
+        (folder / name).touch()
     run_of(folder, corpus, near_dedup="off", groups=["source"])
     removed = {one.folder: one.files for one in collect_garbage(str(folder), [run.settings])}
     assert removed["losses"] == 3  # those of the columns that were asked for, after each step

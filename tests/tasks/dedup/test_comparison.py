@@ -28,8 +28,10 @@ def test_what_does_not_fit_in_memory_is_spilled_and_removed_and_too_little_memor
 
 
 def test_another_machine_downloads_no_text_to_compare_hashes(bucket, tmp_path, monkeypatch):
-    first, second = (Workspace(f"{bucket.url}/ws", tmp_path / name) for name in ("first", "second"))
+    first = Workspace(f"{bucket.url}/ws")
     [documents] = write_documents(first, {"a": range(60_000)})
+    monkeypatch.setenv("FINEWEB_MASK_SCRATCH", str(tmp_path / "second"))
+    second = Workspace(first.address)
     taken: list[int] = []
     readinto = RemoteFile.readinto
     monkeypatch.setattr(RemoteFile, "readinto", lambda *given: (taken.append(readinto(*given)), taken[-1])[1])

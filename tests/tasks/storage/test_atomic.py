@@ -4,11 +4,7 @@ import errno
 import os
 import re
 import stat
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 
 import duckdb
 import numpy as np
@@ -17,16 +13,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from fineweb_mask.models.errors import WorkspaceError
-from fineweb_mask.tasks.storage import atomic
-from fineweb_mask.tasks.storage.atomic import (
-    atomic_folder,
-    atomic_write,
-    disk_errors_explained,
-    make_folder,
-    swap,
-    tree_files,
-    written_beside,
-)
+from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, disk_errors_explained, tree_files
+from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.stage_files import fail_after
 
 
@@ -55,54 +43,6 @@ def test_atomic_folder_replaces_the_folder_and_keeps_it_on_error(tmp_path: Path)
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_reader_that_never_pauses_sees_the_old_folder_or_the_new_one(tmp_path: Path) -> None:
-    path, until, seen = tmp_path / "dataset", threading.Event(), list[set[bytes]]()
-
-    def write(version: int) -> None:
-        with atomic_folder(path) as partial:
-            for name in ("data.txt", "card.txt"):
-                (partial / name).write_text(str(version))
-
-    def read(folder: int, name: str) -> bytes:
-        """Read a file of a folder that is open, whatever lies at its path now."""
-        file = os.open(name, os.O_RDONLY, dir_fd=folder)
-        try:
-            return os.read(file, 20)
-        finally:
-            os.close(file)
-
-    def watch() -> None:
-        while not until.is_set():
-            folder = os.open(path, os.O_RDONLY)  # it is never missing
-            with suppress(FileNotFoundError):  # the old one, opened just before it was replaced and removed
-                seen.append({read(folder, name) for name in ("data.txt", "card.txt")})
-            os.close(folder)
-
-    write(0)
-    with ThreadPoolExecutor(1) as pool:
-        watching = pool.submit(watch)
-        for version in range(1, 60):
-            write(version)
-        until.set()
-        watching.result()
-    assert {len(versions) for versions in seen} == {1}
-    assert len(set().union(*seen)) > 6
-    assert list(tmp_path.iterdir()) == [path]
-
-
-@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOSYS])
-def test_where_two_folders_cannot_be_swapped_one_is_still_replaced(number, monkeypatch, tmp_path):
-    with pytest.raises(FileNotFoundError):
-        swap(tmp_path, tmp_path / "none")
-    refusing = SimpleNamespace(renameat2=lambda *_: -1, renamex_np=lambda *_: -1)
-    monkeypatch.setattr(atomic.ctypes, "CDLL", lambda *_, **__: refusing)
-    monkeypatch.setattr(atomic.ctypes, "get_errno", lambda: number)
-    for name in ("one", "two"):
-        with atomic_folder(tmp_path / "folder") as partial:
-            (partial / name).touch()
-    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["folder", "folder/two"]
-
-
 def test_files_of_a_folder_have_the_mode_of_other_files(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
@@ -113,20 +53,15 @@ def test_files_of_a_folder_have_the_mode_of_other_files(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "folder" / "model.safetensors").stat().st_mode) == 0o640
 
 
-def test_nothing_is_written_in_a_folder_that_was_moved_away(tmp_path: Path) -> None:
-    workspace, away = tmp_path / "workspace", tmp_path / "away"
-    (workspace / "a").mkdir(parents=True)
-    (workspace / "marker").touch()
-    with written_beside(workspace / "marker"):
-        with atomic_write(workspace / "a" / "file.txt") as partial:
+def test_nothing_is_written_in_a_workspace_that_was_moved_away(tmp_path: Path) -> None:
+    with Workspace(tmp_path / "workspace").in_use() as workspace:
+        with atomic_write(workspace.root / "a" / "file.txt") as partial:
             partial.write_text("one")
-        workspace.rename(away)
+        workspace.root.rename(tmp_path / "away")
         for write in (atomic_write, atomic_folder):
             with pytest.raises(WorkspaceError, match="moved or removed while the run went on: put it back"):
-                write(workspace / "a" / "other").__enter__()
-        make_folder(tmp_path / "elsewhere")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["away", "elsewhere"]
-    make_folder(workspace)
+                write(workspace.root / "a" / "other").__enter__()
+    assert [path.name for path in tmp_path.iterdir()] == ["away"]
 
 
 def test_errors_of_a_full_disk_and_a_used_up_quota_say_what_was_done_and_what_to_do(tmp_path: Path) -> None:

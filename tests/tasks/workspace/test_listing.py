@@ -1,5 +1,7 @@
 """A listing finds what is current without opening files, and never what is damaged or of another key."""
 
+from dataclasses import replace
+
 import pyarrow.parquet as pq
 import pytest
 
@@ -9,7 +11,7 @@ from fineweb_mask.tasks.workspace.stage_parquet import current_parquet
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.stage_files import KEY, write
 
-OTHER = KEY.model_copy(update={"inputs": "j"})
+OTHER = replace(KEY, inputs="j")
 
 
 @pytest.fixture

@@ -1,6 +1,8 @@
 """Stage files have their key in the footer, and are current only if it matches; named arrays come back as written."""
 
 import json
+from dataclasses import asdict, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +32,7 @@ def test_a_stage_file_round_trips_its_footer(tmp_path):
     assert file == StageFile(**names, fingerprint=KEY.fingerprint, **facts)
     assert workspace.resolve(file) == path
     footer = json.loads(pq.read_metadata(path).metadata[FOOTER_KEY])
-    assert footer == {**KEY.model_dump(), "details": {"a": [1, None], "b": 2}}
+    assert footer == {**asdict(KEY), "details": {"a": [1, None], "b": 2}}
 
 
 def test_a_failed_write_leaves_nothing(tmp_path):
@@ -62,8 +64,9 @@ def test_batches_are_joined_into_row_groups(tmp_path, batches, row_groups):
 def test_a_file_of_another_key_is_not_current(tmp_path):
     path = write(tmp_path / "x.parquet")
     assert current_parquet(Workspace(tmp_path), path, "x", KEY) is not None
-    for change in ({"stage": "other"}, {"version": 2}, {"settings": "other"}, {"inputs": "other"}):
-        assert current_parquet(Workspace(tmp_path), path, "x", KEY.model_copy(update=change)) is None
+    changes: list[dict[str, Any]] = [{"stage": "other"}, {"version": 2}, {"settings": "other"}, {"inputs": "other"}]
+    for change in changes:
+        assert current_parquet(Workspace(tmp_path), path, "x", replace(KEY, **change)) is None
 
 
 def test_missing_truncated_and_foreign_files_are_not_current(tmp_path):

@@ -3,8 +3,6 @@
 import json
 import platform
 import subprocess
-import time
-from contextlib import suppress
 from importlib.metadata import version
 
 import pytest
@@ -12,7 +10,6 @@ import pytest
 from fineweb_mask.models.runtime.stopping import clear_stop_request, request_stop
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.storage.parquet import DamagedFileError
-from fineweb_mask.tasks.storage.remote import retries
 from fineweb_mask.tasks.workspace.records import runs
 from fineweb_mask.tasks.workspace.records.runs import (
     RECORDED_PACKAGES,
@@ -39,17 +36,6 @@ def test_the_record_of_a_failed_run_is_uploaded(record, bucket):
     record.end(Workspace(f"{bucket.url}/ws"))
     [name] = bucket.names("ws/runs/")
     assert json.loads(bucket.read(name))["status"] == "failed"
-
-
-def test_a_dead_store_is_not_waited_for(record, bucket, proxy, reach, monkeypatch):
-    monkeypatch.setattr(retries, "BRIEF_SECONDS", 0.2)
-    reach(proxy.url)
-    workspace = Workspace(f"{bucket.url}/ws")
-    proxy.kill()
-    started = time.monotonic()
-    with suppress(OSError):
-        record.end(workspace)
-    assert time.monotonic() - started < 20
 
 
 def git(folder, *arguments):
