@@ -90,7 +90,7 @@ class DedupJob(ShardJob):
 
     def current(self, listing: Listing | None = None) -> StageFile | None:
         """Return the file of all lists, if it is there."""
-        return find_file(self, self.folder, self.name, listing)
+        return find_file(self, self.folder_name, self.name, listing)
 
 
 def _list_of(shard: str, path: str, rows: int, near: int, same_url: int, content: str) -> StageFile:
