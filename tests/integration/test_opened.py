@@ -1,7 +1,5 @@
 """A finished workspace in Python: tables that pandas, Arrow and DuckDB read, and what a notebook shows."""
 
-import shutil
-
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -49,16 +47,6 @@ def test_every_folder_of_the_dataset_is_loaded_by_datasets(finished, tmp_path):
     ):
         loaded = load_dataset(str(place), split="train", cache_dir=str(tmp_path), **options)
         assert len(loaded) == rows, (place, options)
-
-
-def test_two_datasets_are_compared_without_a_workspace(finished, tmp_path):
-    for name in "ab":
-        shutil.copytree(finished / "dataset", tmp_path / name)
-    found = fm.diff(tmp_path / "a", tmp_path / "b")
-    assert (found.status, found.changed, found.entered, found.left) == ("done", 0.0, 0, 0)
-    assert found.in_both == found.a["selected"] == found.b["selected"] > 0
-    with pytest.raises(fm.SettingsError, match="name a workspace, a dataset or WORKSPACE@RUN"):
-        fm.diff(tmp_path / "a", tmp_path / "page")
 
 
 def test_a_lost_catalog_is_made_again_and_a_statement_that_writes_is_refused(workspace):
