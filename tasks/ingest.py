@@ -31,7 +31,7 @@ class IngestJob(ShardJob):
 
     stage: ClassVar[Stage] = Stage(
         "ingest",
-        version=5,
+        version=6,
         folders=("documents", "dropped"),
         per_shard=True,
         documents=lambda file: (int(file.details["rows_in"]), file.rows),
@@ -137,7 +137,6 @@ def ingest(job: IngestJob) -> None:
             **({"not_kept": sorted(reader.not_kept)} if reader.not_kept else {}),
             **({"lost": dict(lost)} if (lost := reader.lost + documents.lost) else {}),
             **({"keys_differ": found} if (found := dict(+reader.keys_differ)) else {}),
-            **({"charsets": dict(reader.charsets)} if reader.charsets else {}),
             **({"repeated_ids": repeats} if (repeats := len(ids) - len(np.unique(ids))) else {}),
             "rows_in": documents.rows_in,
             "dropped": {reason: count for reason, count in sorted(documents.dropped.items()) if count},

@@ -85,7 +85,7 @@ def run(
             share, source = _check(settings, refit, refresh, until, shards)
     from fineweb_mask.models.settings.quality import quality_note
 
-    said = [*([] if dry_run else told(source.lines())), quality_note(settings.model_dump(mode="json"))]
+    said = [*([] if dry_run else told(source.lines)), quality_note(settings.model_dump(mode="json"))]
     for line in filter(None, said):
         echo(line, err=True)
     common.begin()

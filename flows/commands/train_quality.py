@@ -21,16 +21,12 @@ if TYPE_CHECKING:
 
 @verb
 def train_quality(
-    source: Annotated[Path, typer.Option("--input", help="Parquet file of texts with scores or labels.")],
+    source: Annotated[Path, typer.Option("--input", help="Parquet file of texts with scores.")],
     output: Annotated[Path, typer.Option("--output", help="Model file to write, such as model.bin.")],
     *,
     text_column: Annotated[str, typer.Option("--text-column", help="Column of texts.")] = "text",
-    score_column: Annotated[str, typer.Option("--score-column", help="Column of scores.")] = "score",
+    score_column: Annotated[str, typer.Option("--score-column", help="Column of scores, or of 0 and 1.")] = "score",
     threshold: Annotated[float, typer.Option(help="Lowest score of a positive text.")] = 3.0,
-    label_column: Annotated[
-        str | None, typer.Option("--label-column", help="Column of labels (text, integer, boolean), not scores.")
-    ] = None,
-    positive: Annotated[str | None, typer.Option(help="Label of a positive text; not needed for 0/1.")] = None,
     held_out: Annotated[float, typer.Option("--held-out", help="Share of the labels to measure on.")] = 0.2,
     seed: Annotated[int, typer.Option(help="Seed of the split and of the training.")] = 0,
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Lower-case the texts first.")] = False,
@@ -48,9 +44,13 @@ def train_quality(
     from fineweb_mask.tasks.fit import train_quality as training_task
 
     set_environment()
-    labels = {"path": str(source), "text_column": text_column, "score_column": score_column, "threshold": threshold}
     content = {
-        "labels": labels | {"label_column": label_column, "positive": positive},
+        "labels": {
+            "path": str(source),
+            "text_column": text_column,
+            "score_column": score_column,
+            "threshold": threshold,
+        },
         "training": {"seed": seed, **parse_overrides(training or [])},
         "lowercase": lowercase,
         "held_out": held_out,

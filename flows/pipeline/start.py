@@ -115,7 +115,7 @@ def start_run(
         Whether the recipe is saved as that of the workspace's last run, and the catalog updated. Otherwise it is saved
         only if the workspace had no run before.
     """
-    workspace, shards, models, source, settings = (check_inputs if scope is None else find_inputs)(settings)
+    workspace, shards, models, source = (check_inputs if scope is None else find_inputs)(settings)
     inventory = take_inventory(source, settings.source)
     _warn_of(workspace, settings, shards, inventory)
     with (
@@ -170,7 +170,7 @@ def _warn_of(
     """Log what of a recipe and its source a person may not have meant."""
     if another := fitted_on_other_files(workspace, {shard.name for shard in shards}):
         logger.warning("%s", another)
-    for about, line in source.worries():
+    for about, line in source.worries:
         logger.warning("%-10s %s", about, line)
     targets = settings.selection.targets
     if targets is not None and targets.path not in settings.ingest.decontaminate:

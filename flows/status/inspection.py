@@ -173,7 +173,7 @@ def inspect_recipe(workspace: Workspace, settings: PipelineSettings, only: Conta
     OSError, ValueError, ImportError
         If the source or a model of the recipe is out of reach.
     """
-    _, shards, models, _, settings = find_inputs(settings)
+    _, shards, models, _ = find_inputs(settings)
     shards = [shard for shard in shards if only is None or shard.relative in only]
     run = _Look(workspace, settings, shards, models, listing=Listing(workspace))
     with suppress(UnfinishedError, BadShardError):
@@ -258,7 +258,7 @@ def finished_run(settings: PipelineSettings) -> RunSummary | None:
     workspace = Workspace(settings.workspace, settings.engine.scratch)
     if not workspace.exists(LastRun.path(workspace)):
         return None
-    _, shards, models, source, settings = find_inputs(settings)
+    _, shards, models, source = find_inputs(settings)
     inventory = take_inventory(source, settings.source)
     with workspace.in_use(), disk_errors_explained(workspace.root, "the record of the run"):
         run = Run(workspace, settings, shards, models, listing=Listing(workspace), source=inventory)
@@ -266,7 +266,7 @@ def finished_run(settings: PipelineSettings) -> RunSummary | None:
             made = pipeline(run)
         except UnfinishedError:
             return None
-        for about, line in inventory.worries():
+        for about, line in inventory.worries:
             logger.warning("%-10s %s", about, line)
         with recorded(run, "curate"), workspace.alone():
             LastRun(settings=settings, folder=str(Path.cwd()), source=inventory.model_dump()).save(workspace)

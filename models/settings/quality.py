@@ -42,16 +42,10 @@ KIND = "Kind of scorer; fasttext if it is left out."
 class LabelSettings(Settings):
     """Labelled documents for training a quality classifier."""
 
-    path: Text = Field(description="Parquet file with texts and their scores or labels.")
+    path: Text = Field(description="Parquet file with texts and their scores.")
     text_column: Text = Field("text", description="Column with the text.")
-    score_column: Text = Field("score", description="Column with the score.")
+    score_column: Text = Field("score", description="Column with the score, or of booleans.")
     threshold: float = Field(3.0, allow_inf_nan=False, description="Minimum score of a positive example.")
-    label_column: Text | None = Field(
-        None, description="Column of labels (text, integer or boolean) to use instead of scores."
-    )
-    positive: Text | None = Field(
-        None, description="Label of a positive example; null if labels are booleans, or 0 and 1."
-    )
 
 
 class ScorerBase(Settings):

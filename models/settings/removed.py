@@ -24,6 +24,9 @@ REMOVED: dict[str, str] = {
     "quality.scorers.kind: classes": "is gone: write the labels beforehand, into a column of the source, and name it",
     "quality.scorers.kind: rules": "is gone: name a score of your own, or write scorers: [], and leave out what is no "
     "prose by ingest.filters",
+    "quality.scorers.labels.label_column": "is gone: write numbers beforehand, by DuckDB's "
+    "SELECT text, (label = 'good')::INT AS score, and threshold: 1",
+    "quality.scorers.labels.positive": "is gone, with label_column: leave it out",
     "quality.scorers.share": "is gone: compute Min-K% in a column of the source, and take it with kind: column",
     "report.map": "is gone: leave it out, fineweb-mask explore draws a map by t-SNE",
     "selection.block_budget": "is gone: leave it out, every block gives select_ratio",
@@ -40,6 +43,7 @@ REMOVED: dict[str, str] = {
     "documents that are alike; selection.blocks: order cuts it as scope: block did",
     "selection.semdedup": "is gone: leave it out, and set selection.near_duplicates",
     "selection.weigh_by": "is gone: leave it out, quality and diversity are means over what budget_by counts",
+    "source.fingerprint": "is gone: a file is known by its size and date, or etag; copy it by cp -p or rsync -t",
     "source.max_document_bytes": "is gone: a document of more than 32 MiB is dropped; split it beforehand",
     "teacher": "is gone: score the texts with the other model first, and give its scores as labels.score_column",
     "training.autotune_seconds": "is gone: set epochs, learning_rate, dimensions and word_ngrams",

@@ -23,7 +23,7 @@ class SourceSettings(Settings):
     format: Literal["auto", "parquet", "jsonl", "warc"] = Field(
         "auto",
         description="File format; `auto` takes it from the file name (.parquet; .jsonl, .ndjson, .json; .warc, .wet; "
-        "compressed as .gz, .bz2, .xz, .zst, .lz4 or .zip, too). `warc` is a crawl, of whose pages the main text is "
+        "compressed as .gz, .bz2, .xz or .zst, too). `warc` is a crawl, of whose pages the main text is "
         "extracted.",
     )
     text_column: Text = Field("text", description="Column with the document's text; `a.b` is b within a.")
@@ -34,11 +34,6 @@ class SourceSettings(Settings):
         "all",
         description="Columns other than FineWeb's nine to keep in the dataset: `all` that up to 16 files have, or a "
         "list of names; `a.b` is b within a.",
-    )
-    fingerprint: Literal["mtime", "content"] = Field(
-        "mtime",
-        description="How to detect a changed file: `mtime` compares size and modification time (or etag), `content` a "
-        "hash of the content.",
     )
 
 

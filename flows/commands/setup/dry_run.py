@@ -29,8 +29,8 @@ from fineweb_mask.models.settings.embedding import FROM_QUALITY
 from fineweb_mask.tasks.fit.job import fitted_on_other_files
 from fineweb_mask.tasks.fit.models import SAMPLE_DOCUMENTS
 from fineweb_mask.tasks.processes.workers import cores
+from fineweb_mask.tasks.source.columns import number_of_rows
 from fineweb_mask.tasks.source.discovery import SourceShard
-from fineweb_mask.tasks.source.first_rows import number_of_rows
 from fineweb_mask.tasks.source.inventory import Inventory, take_inventory
 from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.workspace.job import BadShardError
@@ -140,7 +140,7 @@ def estimate(settings: PipelineSettings) -> Estimate:
     ValueError, OSError
         If something that the recipe names does not exist or cannot be read.
     """
-    workspace, sources, models, source, settings = find_inputs(settings)
+    workspace, sources, models, source = find_inputs(settings)
     shards = [shard for shard in sources if shard.bytes]
     if not shards:
         raise SettingsError(f"source.path: all files of {settings.source.path!r} are empty: give files with documents")
@@ -229,9 +229,9 @@ def _selecting(settings: PipelineSettings, kept: float) -> float:
 
 def print_estimate(console: Console, found: Estimate) -> None:
     """Print what is read, the table of the stages and the sums."""
-    for line in told(found.source.lines()):
+    for line in told(found.source.lines):
         print_line(console, line)
-    for line in told(found.source.worries()):
+    for line in told(found.source.worries):
         print_line(console, line, "yellow")
     files = "1 source file" if found.files == 1 else f"{found.files:,} source files"
     print_line(

@@ -15,6 +15,8 @@ IN_A_LIST = {
     "materialize.export.format": ("format",),
     "quality.scorers.buckets": ("buckets",),
     "quality.scorers.kind": ("kind",),
+    "quality.scorers.labels.label_column": ("labels",),
+    "quality.scorers.labels.positive": ("labels",),
     "quality.scorers.share": ("share",),
 }
 

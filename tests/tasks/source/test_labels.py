@@ -28,21 +28,11 @@ def test_scores_from_the_threshold_on_are_positive(read):
         assert found.texts == TEXTS
         assert found.dropped == {}
     assert read({"threshold": 5.0}, text=TEXTS, score=[2, 3, 5, 0]).positive.sum() == 1
-
-
-@pytest.mark.parametrize(
-    ("labels", "positive"),
-    [
-        ([True, False, False, True], None),
-        ([7, 2, 5, 7], "7"),
-        ([1.0, 0.0, float("nan"), 1.0], None),
-        (pa.array(["Good", "bad", "bad", "good"]).dictionary_encode(), "good"),
-    ],
-    ids=["booleans", "integers", "with a gap", "dictionary"],
-)
-def test_labels_of_every_kind(read, labels, positive):
-    found = read({"label_column": "label", "positive": positive}, text=TEXTS, Label=labels)
-    assert [text for text, is_good in zip(found.texts, found.positive, strict=True) if is_good] == [TEXTS[0], TEXTS[3]]
+    assert read({"threshold": 1.0}, text=TEXTS, score=[True, False, None, True]).positive.tolist() == [
+        True,
+        False,
+        True,
+    ]
 
 
 def test_rows_without_text_or_score_are_left_out_and_counted(read):
@@ -51,7 +41,6 @@ def test_rows_without_text_or_score_are_left_out_and_counted(read):
     assert found.texts == ["a", "d"]
     assert found.positive.tolist() == [False, True]
     assert found.dropped == {"no text": 2, "no score": 2}
-    assert read({"label_column": "y"}, text=TEXTS, y=[True, None, False, None]).dropped == {"no label": 2}
 
 
 @pytest.mark.parametrize(
@@ -59,15 +48,10 @@ def test_rows_without_text_or_score_are_left_out_and_counted(read):
     [
         ({}, {"text": TEXTS, "grade": [1, 2, 3, 4]}, r"column 'score': set score_column to one of \['text', 'grade'\]"),
         ({}, {"body": TEXTS, "score": [1, 2, 3, 4]}, r"column 'text': set text_column to one of \['body', 'score'\]"),
-        ({"label_column": "y"}, {"text": TEXTS}, "set label_column to one of"),
         ({}, {"text": [1, 2, 3, 4], "score": [1, 2, 3, 4]}, "text_column 'text' must hold text, its type is int64"),
-        ({}, {"text": TEXTS, "score": ["1", "2", "3", "x"]}, "'score' must hold numbers.*set label_column"),
-        ({"label_column": "y"}, {"text": TEXTS, "y": [0.5, 1, 2, 3]}, "'y' must hold text.*set score_column"),
+        ({}, {"text": TEXTS, "score": ["1", "2", "3", "x"]}, "'score' must hold numbers or booleans.*by DuckDB"),
         ({}, {"text": TEXTS, "score": [3, 4, 5, 3]}, "same side .*: set threshold, now 3, .* from 3 to 5"),
         ({}, {"text": [None, ""], "score": [1, 2]}, "must hold rows with both a text and"),
-        ({"label_column": "y"}, {"text": TEXTS, "y": list("abca")}, r"holds 'a', 'b', 'c': set positive to the label"),
-        ({"label_column": "y", "positive": "d"}, {"text": TEXTS, "y": list("abca")}, r"must hold positive \('d'\)"),
-        ({"label_column": "y"}, {"text": TEXTS, "y": [True] * 4}, "must hold positive .* and other labels"),
     ],
 )
 def test_labels_that_cannot_be_used(read, settings, columns, message):
