@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from fineweb_mask.tasks.dataset.partition import write_partition
 from fineweb_mask.tasks.dedup.duplicates import dedup
+from fineweb_mask.tasks.dedup.excluded import exclude
 from fineweb_mask.tasks.dedup.sketch import sketch
 from fineweb_mask.tasks.embed import embed
 from fineweb_mask.tasks.exclusion import list_excluded
@@ -37,6 +38,7 @@ PIPELINE: tuple[StageTask, ...] = (
     ingest,
     sketch,
     dedup,
+    exclude,
     list_excluded,
     fit_classifier,
     fit_statistics,

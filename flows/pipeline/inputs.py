@@ -9,6 +9,7 @@ from fineweb_mask.models.filters import load_filters
 from fineweb_mask.models.pages import check_extraction
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.dataset.output import Output
+from fineweb_mask.tasks.dedup.excluded import find_lists
 from fineweb_mask.tasks.exclusion import check_benchmarks
 from fineweb_mask.tasks.export import check_format
 from fineweb_mask.tasks.outputs import check_apart, check_output
@@ -71,6 +72,7 @@ def find_inputs(settings: PipelineSettings) -> Inputs:
     workspace = Workspace(settings.workspace, settings.engine.scratch)
     workspace.check_reachable()
     workspace.check_is_ours()
+    find_lists(settings.ingest.exclude)
     written = {"workspace": workspace.address}
     if settings.materialize.output is not None:
         written["materialize.output"] = settings.materialize.output

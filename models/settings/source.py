@@ -155,6 +155,17 @@ class IngestSettings(Settings):
         description="Share of an item, by how rare its phrases are, from which a document that holds it is dropped; "
         "one of fewer than 20 words must be whole.",
     )
+    exclude: list[str] = Field(
+        default_factory=list,
+        description="Lists of documents that are not wanted any more, files with a name on each line: a URL, "
+        "`*.example.org` for all of a domain, an id, or a hash of a text. Nothing is selected from these documents; no "
+        "model runs again.",
+    )
+    erase: bool = Field(
+        False,
+        description="Whether the shards that hold documents of `exclude` are written again without them; "
+        "`fineweb-mask gc` then removes the files that held them.",
+    )
     keep_dropped: bool = Field(
         False,
         description="Whether the texts of what ingest drops are kept in the workspace; the view `fates` shows them.",
@@ -173,6 +184,12 @@ class IngestSettings(Settings):
         "quarantine",
         description="On an unreadable source file: `quarantine` skips and reports it; `fail` ends the run.",
     )
+
+    @model_validator(mode="after")
+    def _lists_what_is_erased(self) -> Self:
+        if self.erase and not self.exclude:
+            raise ValueError("erase needs `exclude`, the lists of what is erased, received none: name them")
+        return self
 
     @property
     def finds_copies(self) -> bool:

@@ -42,7 +42,6 @@ from fineweb_mask.tasks.storage.remote.copies import read_text, size_of
 from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, find_file, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.references import (
-    COUNTED,
     NEAR,
     SAME_URL,
     StageFile,
@@ -92,7 +91,7 @@ class DedupJob(ShardJob):
     """List the duplicates of every shard of a corpus."""
 
     stage: ClassVar[Stage] = Stage(
-        "dedup", version=3, folders=("duplicates", SUMMARIES), counts=("ingested", "eligible")
+        "dedup", version=4, folders=("duplicates", SUMMARIES), counts=("ingested", "eligible")
     )
     name: ClassVar[str] = "corpus"
     shards: tuple[Shard, ...]  # files of other corpora first, then in the order in which the shards came
@@ -146,7 +145,7 @@ class DedupJob(ShardJob):
 
 def _reference(row: dict[str, Any]) -> StageFile:
     """Return the reference to a shard's list, from its row of the summary."""
-    counts = {reason: row[reason] for reason in COUNTED if row[reason]}
+    counts = {reason: row[reason] for reason in (NEAR, SAME_URL) if row[reason]}
     same = {name: row[name] for name in ("path", "rows", "bytes", "fingerprint")}
     return StageFile(stage=DedupJob.stage.name, name=row["shard"], **same, details=counts, cached=True)
 
@@ -160,7 +159,7 @@ def no_duplicates(shard: str) -> StageFile:
     (0, '')
     """
     none = {"shard": shard, "path": "", "rows": 0, "bytes": 0, "fingerprint": digest([shard, []])}
-    return _reference(none | dict.fromkeys(COUNTED, 0))
+    return _reference(none | {NEAR: 0, SAME_URL: 0})
 
 
 @stage_task
@@ -226,6 +225,7 @@ def _by_shard(
         found = connection.sql(LISTED, params=ends).to_arrow_table().combine_chunks()
         starts = np.searchsorted(found["place"].to_numpy(), [*places, places.stop])
         columns = [found["row"], names.take(found["twin"].combine_chunks()), found["twin_row"], found["similarity"]]
+        columns.append(pa.nulls(len(found)))
         table = pa.table(columns, names=DUPLICATES.names).cast(DUPLICATES)
         yield [
             (names[place].as_py(), table.slice(start, stop - start))

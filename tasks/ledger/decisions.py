@@ -16,7 +16,7 @@ from fineweb_mask.tasks.catalog.fates import NOT_SELECTED, SELECTED, gathered
 from fineweb_mask.tasks.catalog.quoting import identifier
 from fineweb_mask.tasks.catalog.spilling import open_database
 from fineweb_mask.tasks.selection.inputs.shard_documents import read_vectors
-from fineweb_mask.tasks.workspace.references import SAME_URL, ShardFiles
+from fineweb_mask.tasks.workspace.references import EXCLUDED, SAME_URL, ShardFiles
 from fineweb_mask.tasks.workspace.stage_parquet import documents_of, take_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -217,6 +217,7 @@ def _why_dropped(settings: PipelineSettings, row: dict[str, Any]) -> str:
         "low_language_score": f"ingest.min_language_score is {ingest.min_language_score}",
         "duplicate": "an earlier row of its file has the same text",
         "known": f"{row['twin']} of ingest.against has its text",
+        "excluded": "ingest.exclude names it, and it is erased",
         "benchmark": f"it holds {row['twin']} of ingest.decontaminate",
     }
     return f"{reason}: {more[reason]}" if reason in more else str(reason)
@@ -230,6 +231,8 @@ def _deduplicated(corpus: Corpus, row: dict[str, Any], copies: int, kept: dict[b
         said = f"{copies:,} near-duplicates of it are dropped" if copies else "no copy of another document"
         reason = said if corpus.settings.ingest.compares_shards else "copies were not looked for"
         return Decision(stage="dedup", decision=KEPT, reason=reason, numbers={"copies_dropped": copies})
+    if row["reason"] == EXCLUDED:
+        return Decision(stage="dedup", decision=DROPPED, reason="ingest.exclude names it", numbers={"reason": EXCLUDED})
     similarity, twin = row["similarity"], (row["twin_shard"], row["twin_row"])
     if row["reason"] == "duplicate":
         said, similarity, twin = "the same text as", 1.0, kept.get(row["content_hash"], (None, None))

@@ -158,17 +158,18 @@ def find_source(settings: SourceSettings) -> Source:
 def _list_files(filesystem: Any, root: str, path: str) -> tuple[str, dict[str, dict[str, Any]]]:  # noqa: ANN401
     """Return the folder that the names of shards are relative to, and the fsspec `info` of each file and folder."""
     filesystem.invalidate_cache()  # not `isfile` and `isdir`: they return False if the server does not answer
-    if GLOB_CHARACTERS & set(root):
+    try:
+        info = filesystem.info(root)  # also of a folder whose own name has such characters
+    except FileNotFoundError as error:
+        if not is_missing(error):
+            raise
+        if not GLOB_CHARACTERS & set(root):
+            problem = f"{path!r} does not exist (looked for {root}): check its spelling"
+            raise SourceError(f"source.path: {problem}") from error
         fixed = list(PurePosixPath(root).parts)
         while GLOB_CHARACTERS & set("".join(fixed)):
             fixed.pop()
         return str(PurePosixPath(*fixed)) if fixed else "", filesystem.glob(root, detail=True)
-    try:
-        info = filesystem.info(root)
-    except FileNotFoundError as error:
-        if not is_missing(error):
-            raise
-        raise SourceError(f"source.path: {path!r} does not exist (looked for {root}): check its spelling") from error
     if info["type"] == "file":
         return str(PurePosixPath(root).parent), {root: info}
     return root, filesystem.find(root, detail=True, withdirs=is_local(filesystem))

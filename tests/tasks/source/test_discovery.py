@@ -114,12 +114,13 @@ def test_keys_in_the_folders_of_a_path_are_columns(tmp_path: Path) -> None:
 
 
 def test_a_glob_names_files_relative_to_its_fixed_part(tmp_path: Path) -> None:
-    touch(tmp_path, "CC-1/a.parquet", "CC-2/a.parquet", "CC-2/b.parquet")
+    touch(tmp_path, "CC-1/a.parquet", "CC-2/a.parquet", "CC-2/b.parquet", "raw [2024]/a.parquet")
     assert found(settings(tmp_path / "CC-*" / "a.parquet")) == {
         "CC-1/a.parquet": "CC-1-a",
         "CC-2/a.parquet": "CC-2-a",
     }
-    assert len(found(settings(tmp_path / "**" / "*.parquet"))) == 3
+    assert len(found(settings(tmp_path / "**" / "*.parquet"))) == 4
+    assert found(settings(tmp_path / "raw [2024]")) == {"a.parquet": "a"}
 
 
 def test_files_whose_names_would_be_one_or_too_long_are_told_apart(tmp_path: Path) -> None:
