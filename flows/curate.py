@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from fineweb_mask.flows.pipeline.dataset import export, materialize, report
 from fineweb_mask.flows.pipeline.duplicates import find_duplicates, sketch_shards
+from fineweb_mask.flows.pipeline.excluded import exclude_named, ingest_without_erased
 from fineweb_mask.flows.pipeline.fit import (
     Models,
     Refit,
@@ -31,7 +32,6 @@ from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.models.settings.validation import meant
 from fineweb_mask.tasks.embed import CHUNK_DOCUMENTS, embed
 from fineweb_mask.tasks.inference.model_files import ModelFolder
-from fineweb_mask.tasks.ingest import ingest
 from fineweb_mask.tasks.processes.workers import end_workers
 from fineweb_mask.tasks.score import BATCH_ROWS, score
 from fineweb_mask.tasks.source.inventory import notes_of
@@ -95,7 +95,7 @@ def prepare(run: Run) -> Prepared:
     vectors = run.map(embed, **_embedding(run, documents, duplicates, models.encoder))
     run.reached("embed")
     _note(run, scores)
-    ready = prepared(run, documents, models, scores, vectors, duplicates)
+    ready = prepared(run, documents, models, scores, vectors, exclude_named(run, documents, duplicates))
     watch_groups(run, ready.shards)
     return ready
 
@@ -103,7 +103,7 @@ def prepare(run: Run) -> Prepared:
 def ingest_shards(run: Run) -> Files:
     """Read, filter and write the documents of every source file."""
     settings, lists = run.settings, exclusion_lists(run)
-    documents = run.map(ingest, shard=run.shards, source=settings.source, settings=settings.ingest, **lists)
+    documents = ingest_without_erased(run, run.shards, source=settings.source, settings=settings.ingest, **lists)
     check_any_document(run, documents)
     _note(run, documents)
     return documents

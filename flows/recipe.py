@@ -19,6 +19,7 @@ INPUTS = (
     "source.path",
     "ingest.filters.*.options.model",
     "ingest.against.*",
+    "ingest.exclude.*",
     "ingest.decontaminate.*",
     "quality.scorers.*.model",
     "quality.scorers.*.labels.path",

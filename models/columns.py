@@ -4,21 +4,18 @@ import base64
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.names import find, splits
 
 _TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 _BYTES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary)
-_LISTS = (
-    *(pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list),
-    *(pa.types.is_list_view, pa.types.is_large_list_view),
-)
+_LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 _SIMPLE = {
     pa.bool_(): (pa.types.is_boolean,),
     pa.int64(): (pa.types.is_integer,),
@@ -30,15 +27,19 @@ _SIMPLE = {
 _TIMES = [pa.timestamp("us"), pa.timestamp("us", "UTC")]
 KEPT_TYPES = {str(kind): kind for one in (*_SIMPLE, *_TIMES) for kind in (one, pa.list_(one))}
 """The types in which documents keep the source's columns, by their names."""
-_NOT_UTF8 = b"\xff"
+_EXACT: dict[pa.DataType, set[type]] = {
+    pa.string(): {str},
+    pa.bool_(): {bool},
+    pa.int64(): {int},
+    pa.float64(): {int, float},
+}
+"""Types of Python that Arrow turns into a type without any loss, or not at all."""
+_LOST = object()
+"""Stands for a value that Python cannot read."""
 _TIME = r" (\d\d:\d\d:\d\d)(\.\d*[1-9])?[.0]*(Z?)$"
 """A time of day as Arrow writes it, with as many digits as its unit has."""
 BEYOND = 2.0**63
 """The least whole number that is too large for 64 bits."""
-
-
-class ColumnTypeError(DataError):
-    """A column cannot be read as the type that it must have."""
 
 
 def _is(kind: pa.DataType, *checks: Callable[[pa.DataType], bool]) -> bool:
@@ -61,11 +62,10 @@ def holds_strings(kind: pa.DataType) -> bool:
 
 
 def stored_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type of the values that an extension, a dictionary or a run-end encoded type holds."""
+    """Return the type of the values that an extension or a dictionary holds."""
     if isinstance(kind, pa.BaseExtensionType) and not isinstance(kind, pa.UuidType):
         return stored_type(kind.storage_type)
-    is_encoded = pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind)
-    return stored_type(kind.value_type) if is_encoded else kind
+    return stored_type(kind.value_type) if pa.types.is_dictionary(kind) else kind
 
 
 def kept_type(kind: pa.DataType) -> pa.DataType:
@@ -84,14 +84,14 @@ def kept_type(kind: pa.DataType) -> pa.DataType:
     kind = stored_type(kind)
     if _is(kind, *_LISTS):
         values = stored_type(kind.value_type)
-        kept = kept_type(values)
-        is_simple = not is_nested(values) and (kept != pa.string() or _is(values, *_TEXT))
-        return pa.null() if pa.types.is_null(kept) else pa.list_(kept) if is_simple else pa.string()
+        inner = kept_type(values)
+        is_simple = not is_nested(values) and (inner != pa.string() or _is(values, *_TEXT))
+        return pa.null() if pa.types.is_null(inner) else pa.list_(inner) if is_simple else pa.string()
     if pa.types.is_null(kind):
         return kind
     if pa.types.is_timestamp(kind):
         return pa.timestamp("us", "UTC" if kind.tz else None)
-    found = (kept for kept, checks in _SIMPLE.items() if _is(kind, *checks) and kind != pa.uint64())
+    found = (simple for simple, checks in _SIMPLE.items() if _is(kind, *checks) and kind != pa.uint64())
     return next(found, pa.string())
 
 
@@ -110,16 +110,12 @@ def common_type(kinds: Iterable[pa.DataType]) -> pa.DataType:
 
 
 def stored(column: pa.Array) -> pa.Array:
-    """Return the values that an extension, a dictionary or a run-end encoded column holds; those of UUIDs are texts."""
+    """Return the values that an extension or a dictionary holds; those of UUIDs are texts."""
     if isinstance(column.type, pa.UuidType):
         return pa.array((value and str(value) for value in column.to_pylist()), pa.string())
     if isinstance(column.type, pa.BaseExtensionType):
         return stored(column.storage)
-    if pa.types.is_list_view(column.type) or pa.types.is_large_list_view(column.type):  # Arrow casts to few offsets
-        return pa.array(column.to_pylist(), pa.list_(column.type.value_type))
-    if pa.types.is_dictionary(column.type):
-        return stored(column.dictionary).take(column.indices)
-    return stored(pc.run_end_decode(column)) if pa.types.is_run_end_encoded(column.type) else column
+    return stored(column.dictionary).take(column.indices) if pa.types.is_dictionary(column.type) else column
 
 
 def read_as_text(column: pa.Array) -> pa.Array:
@@ -127,21 +123,73 @@ def read_as_text(column: pa.Array) -> pa.Array:
     return stored(column).cast(pa.binary()).cast(pa.string(), safe=False)
 
 
-def to_text(column: pa.Array) -> pa.Array:
-    """Return a text for each value: text as it is, unchecked, bytes in base64, and the JSON text of a nested value."""
+def kept(column: pa.Array, kind: pa.DataType) -> tuple[pa.Array, int]:
+    """Return a column in a kept type, null where a value is none of it, and how many of them these are.
+
+    Text is not checked. Other values become text where that is kept: bytes in base64, nested ones in JSON.
+
+    >>> values, lost = kept(pa.array([5.0, 1.5, float("nan")]), pa.int64())
+    >>> values.to_pylist(), lost  # what is not finite is a gap
+    ([5, None, None], 1)
+    """
     column = stored(column)
-    if _is(column.type, pa.types.is_null, *_TEXT):
-        return read_as_text(column)
-    if _is(column.type, *_BYTES):
-        return pa.array([value and base64.b64encode(value) for value in column.to_pylist()], pa.string())
     if pa.types.is_floating(column.type):
-        return pa.array(map(number_text, column.to_pylist()), pa.string())
-    if pa.types.is_timestamp(column.type):  # as FineWeb writes dates
-        kind = pa.timestamp(column.type.unit, "UTC") if column.type.tz else column.type
-        return pc.replace_substring_regex(column.cast(kind).cast(pa.string()), _TIME, r"T\1\2\3")
-    if is_nested(column.type) or pa.types.is_interval(column.type):
-        return read_as_text(pa.array([_json(value) for value in column], pa.binary()))
-    return column.cast(pa.string())
+        column = finite(column)
+    if kind == pa.string() and _is(column.type, *_TEXT):
+        return read_as_text(column), 0
+    if kind == pa.string() and pa.types.is_timestamp(column.type):  # as FineWeb writes dates
+        zone = pa.timestamp(column.type.unit, "UTC") if column.type.tz else column.type
+        return pc.replace_substring_regex(column.cast(zone).cast(pa.string()), _TIME, r"T\1\2\3"), 0
+    try:
+        if kept_type(column.type) == kind and kind != pa.string():
+            return column.cast(kind, safe=False), 0
+        return kept_values(column.to_pylist(), kind)
+    except (pa.ArrowException, ValueError, OverflowError):  # such as a time that Python has not, or what is no UTF-8
+        return kept_values(list(map(_value, column)), kind)
+
+
+def kept_values(values: Sequence[Any], kind: pa.DataType) -> tuple[pa.Array, int]:
+    """Return values of Python, or of JSON, in a kept type, as `kept` does.
+
+    >>> kept_values([1, "one", None, {"a": "é"}], pa.string())[0].to_pylist()
+    ['1', 'one', None, '{"a": "é"}']
+    """
+    if set(map(type, values)) - {type(None)} <= _EXACT.get(kind, set()):
+        with suppress(OverflowError, pa.ArrowException):
+            return pa.array(values, kind), 0
+    found = [_fitting(value, kind) for value in values]
+    gaps = sum(value is None or (isinstance(value, float) and not math.isfinite(value)) for value in values)
+    return pa.array(found, kind), found.count(None) - gaps
+
+
+def _fitting(value: Any, kind: pa.DataType) -> Any:  # noqa: ANN401
+    """Return a value as one of a kept type, None if it is none."""
+    if value is None or value is _LOST:
+        return None
+    if pa.types.is_list(kind):
+        found = [_fitting(one, kind.value_type) for one in value] if isinstance(value, list) else None
+        return None if found is None or found.count(None) > value.count(None) else found
+    if kind == pa.string():
+        return _text(value)
+    if kind in (pa.int64(), pa.float64()):
+        return as_number(value, whole=kind == pa.int64())
+    return value if kind == pa.bool_() and isinstance(value, bool) else None
+
+
+def _text(value: Any) -> str | None:  # noqa: ANN401
+    if isinstance(value, float):
+        return number_text(value)
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    is_json = isinstance(value, bool | list | tuple | dict)
+    return json.dumps(value, ensure_ascii=False, default=_text) if is_json else str(value)
+
+
+def _value(value: pa.Scalar) -> Any:  # noqa: ANN401
+    try:
+        return value.as_py()
+    except (ValueError, OverflowError):
+        return _LOST
 
 
 def number_text(value: float | None) -> str | None:
@@ -179,39 +227,6 @@ def finite(column: pa.Array) -> pa.Array:
     if pc.all(is_finite).as_py() in (None, True):
         return column
     return pc.if_else(is_finite, column, pa.scalar(None, column.type))
-
-
-def to_numbers(column: pa.Array, kind: pa.DataType) -> tuple[pa.Array, int]:
-    """Return a column of numbers, or of their texts, in a type, and how many do not fit and are null now.
-
-    >>> values, lost = to_numbers(pa.array([5.0, 1.5, float("nan")]), pa.int64())
-    >>> values.to_pylist(), lost  # what is not finite is a gap
-    ([5, None, None], 1)
-    """
-    column = stored(column)
-    if is_nested(column.type) or pa.types.is_temporal(column.type):
-        raise ColumnTypeError(f"of type {column.type} cannot be read as {kind}: it must hold numbers")
-    is_floating = pa.types.is_floating(column.type)
-    column = finite(column).cast(pa.float64()) if is_floating else column
-    gaps = column.null_count
-    if is_floating and pa.types.is_integer(kind):
-        fits = pc.and_(pc.equal(column, pc.floor(column)), pc.less(pc.abs(column), BEYOND))
-        column = pc.if_else(fits, column, pa.scalar(None, column.type))
-    elif not is_floating and not pa.types.is_signed_integer(column.type):
-        column = pa.array([as_number(value, whole=pa.types.is_integer(kind)) for value in column.to_pylist()], kind)
-    return column.cast(kind), column.null_count - gaps
-
-
-def _json(value: pa.Scalar) -> bytes | None:
-    try:
-        found = value.as_py()
-    except UnicodeDecodeError:
-        return _NOT_UTF8  # for the filter to find
-    return None if found is None else json.dumps(found, ensure_ascii=False, default=_json_of_other).encode()
-
-
-def _json_of_other(value: Any) -> str:  # noqa: ANN401
-    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
 def locate(path: str, fields: Iterable[pa.Field]) -> tuple[tuple[str, ...], pa.DataType | None]:

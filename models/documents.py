@@ -4,9 +4,8 @@ Works on one Arrow record batch at a time, without files.
 """
 
 import hashlib
-import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,19 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from fineweb_mask.models.columns import (
-    ColumnTypeError,
-    finite,
-    holds_strings,
-    is_nested,
-    is_text,
-    read_as_text,
-    stored,
-    stored_type,
-    to_numbers,
-    to_text,
-    value_at,
-)
+from fineweb_mask.models.columns import finite, holds_strings, is_text, kept, read_as_text, value_at
 from fineweb_mask.models.schemas import DROPPED, FINEWEB, MEASURED, SOURCE_ROW, documents_schema, dropped_schema
 from fineweb_mask.models.settings import IngestSettings
 
@@ -42,32 +29,13 @@ MADE_ID = "fineweb-mask:"
 TextFilter = Callable[[Sequence[str], Sequence[str | None]], Sequence[tuple[str, str | None]]]
 
 CONTENT_HASH = MEASURED.field("content_hash")
-LONG_TEXT = 2**18
 LONGEST_VALUE = 200
 """Characters of a value of the source's own columns that are kept of a dropped row."""
-SPACE = re.compile(r"\s")
 
 
 def content_hash(text: str) -> bytes:
     """Return the 16-byte BLAKE2b hash of a text, ignoring case and the amount of white space."""
-    if len(text) <= LONG_TEXT:
-        return hashlib.blake2b(" ".join(text.lower().split()).encode(), digest_size=16).digest()
-    digest, has_words = hashlib.blake2b(digest_size=16), False
-    for part in _parts(text.lower()):  # the list of all words of a long text takes many times its memory
-        if found := " ".join(part.split()).encode():
-            digest.update(b" " + found if has_words else found)
-            has_words = True
-    return digest.digest()
-
-
-def _parts(text: str) -> Iterator[str]:
-    """Yield a text in parts that end where a word does."""
-    start = 0
-    while start < len(text):
-        space = SPACE.search(text, start + LONG_TEXT)
-        stop = len(text) if space is None else space.end()
-        yield text[start:stop]
-        start = stop
+    return hashlib.blake2b(" ".join(text.lower().split()).encode(), digest_size=16).digest()
 
 
 def hash_halves(hashes: pa.FixedSizeBinaryArray) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
@@ -99,60 +67,22 @@ def conform(
     """Return a batch with FineWeb's nine columns in FineWeb's types, then the `extra` columns.
 
     `places` has the names that lead to a column in the batch, where they are others. Missing columns become null,
-    others are left out. Numbers that do not fit, and values of an extra column of another type, become null, and are
-    counted as `lost`. One of FineWeb's that cannot be cast, or a column that exists more than once, raises
-    ColumnTypeError.
+    others are left out. Values that do not fit become null, and are counted as `lost`. Bytes in a column of FineWeb's
+    are taken for text.
     """
     lost = Counter() if lost is None else lost
-    fields = [*FINEWEB, *extra]
-    columns = [_cast_column(batch, places.get(field.name, (field.name,)), field, lost) for field in fields]
+    fields, columns = [*FINEWEB, *extra], []
+    for one in fields:
+        place, gone = places.get(one.name, (one.name,)), 0
+        if place[0] not in batch.schema.names:
+            values = pa.nulls(batch.num_rows, one.type)
+        else:
+            values = value_at(batch, place)
+            is_of_text = one in FINEWEB and pa.types.is_string(one.type) and is_text(values.type)
+            values, gone = (read_as_text(values), 0) if is_of_text else kept(values, one.type)
+        columns.append(values)
+        lost.update({one.name: gone} if gone else {})
     return pa.record_batch(columns, schema=pa.schema(fields))
-
-
-def _cast_column(batch: pa.RecordBatch, place: Sequence[str], field: pa.Field, lost: Counter[str]) -> pa.Array:
-    name = ".".join(place)
-    if place[0] not in batch.schema.names:
-        return pa.nulls(batch.num_rows, field.type)
-    if batch.schema.names.count(place[0]) > 1:
-        raise ColumnTypeError(f"column {name!r} exists {batch.schema.names.count(name)} times, it must be unique")
-    column = value_at(batch, place)
-    try:
-        values, gone = _cast(column, field)
-    except ColumnTypeError as error:
-        if field.name in FINEWEB.names:
-            raise ColumnTypeError(f"column {name!r} {error}") from error
-        values, gone = pa.nulls(len(column), field.type), len(column) - column.null_count
-    lost.update({field.name: gone} if gone else {})
-    return values
-
-
-def _cast(column: pa.Array, field: pa.Field) -> tuple[pa.Array, int]:
-    """Return a column in a field's type, and how many of its values do not fit and are null now."""
-    if column.type == field.type:
-        return column, 0
-    is_number = pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
-    if not is_number and pa.types.is_floating(column.type) and not len(finite(column).drop_null()):
-        return pa.nulls(len(column), field.type), 0  # pandas' column of gaps
-    if _is_other_than_text(column.type, field):
-        raise ColumnTypeError(f"must hold text, its type is {column.type}")
-    try:
-        if is_number:
-            return to_numbers(column, field.type)
-        if pa.types.is_string(field.type):  # DocumentFilter finds invalid UTF-8 row by row
-            is_of_text = field.name in FINEWEB.names and is_text(column.type)
-            return read_as_text(column) if is_of_text else to_text(column), 0
-        return stored(column).cast(field.type, safe=False), 0
-    except ColumnTypeError:
-        raise
-    except (pa.ArrowException, ValueError, OverflowError) as error:
-        raise ColumnTypeError(f"of type {column.type} cannot be read as {field.type}: {error}") from error
-
-
-def _is_other_than_text(kind: pa.DataType, field: pa.Field) -> bool:
-    """Return whether a type is not one of text, and FineWeb's column takes no other; some have ids of numbers."""
-    if field.name not in FINEWEB.names or not pa.types.is_string(field.type):
-        return False
-    return is_nested(stored_type(kind)) if field.name in ("id", "date") else not is_text(kind)
 
 
 @dataclass(eq=False)

@@ -53,6 +53,7 @@ DUPLICATES = pa.schema(
         pa.field("twin_shard", pa.string()),
         pa.field("twin_row", pa.uint32()),
         pa.field("similarity", pa.float32()),
+        pa.field("excluded", pa.bool_()),  # by `ingest.exclude`
     ]
 )
 """Rows of all shards that are not kept; of a near-duplicate, the copy that is, and how similar they are; else null.

@@ -8,8 +8,9 @@ answer, and what it then scores there means little. The lists are in memory whil
 
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -21,18 +22,14 @@ from pydantic import Field
 from fineweb_mask.models.dedup.benchmark_items import PARTS, BenchmarkItems, Part, parts_of, weigh
 from fineweb_mask.models.documents import content_hash
 from fineweb_mask.models.errors import SettingsError
-from fineweb_mask.models.names import inside
 from fineweb_mask.models.runtime.progress import track
-from fineweb_mask.models.schemas import MEASURED, SOURCE_ROW
 from fineweb_mask.models.settings import SourceSettings
-from fineweb_mask.tasks.source.columns import ColumnError
+from fineweb_mask.tasks.source.columns import ColumnError, read_columns
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.opening import broken_files
 from fineweb_mask.tasks.source.reader import ShardReader
-from fineweb_mask.tasks.source.sample import first_rows, read_columns
 from fineweb_mask.tasks.storage.atomic import atomic_write
-from fineweb_mask.tasks.storage.parquet import DamagedFileError, VerifiedFile, read_table
-from fineweb_mask.tasks.storage.remote.filesystem import open_source
+from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.workspace.job import BadShardError, Dependencies, ProductJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 
@@ -112,9 +109,8 @@ def list_excluded(job: ExclusionJob) -> None:
 
 def _weighed(job: ExclusionJob, parts: list[Part]) -> pa.Table:
     """Return the parts that are looked for, if there are any, and most of the sample holds none."""
-    each, name = -(-SAMPLED_DOCUMENTS // max(1, len(job.sample))), job.text_column
-    rows = (row for file in job.sample for row in first_rows(file, each, name)[0])
-    texts = [text for row in rows if isinstance(text := inside(row, name), str)]
+    each = -(-SAMPLED_DOCUMENTS // max(1, len(job.sample)))
+    texts = [text for file in job.sample for text in _first_texts(file, job.text_column, each)]
     if not parts:
         raise SettingsError(
             "ingest.decontaminate: no question, passage or text of these files has at least four words: "
@@ -137,6 +133,15 @@ def _weighed(job: ExclusionJob, parts: list[Part]) -> pa.Table:
     return table
 
 
+def _first_texts(file: SourceShard, text_column: str, most: int) -> list[str]:
+    """Return the first texts of a file, none if it cannot be read."""
+    with suppress(BadShardError):
+        source = SourceSettings(path=file.url, text_column=text_column, extra_columns=[])
+        texts = (text for batch, _ in ShardReader(file, source).batches() for text in batch["text"].to_pylist())
+        return list(islice(filter(None, texts), most))
+    return []
+
+
 def check_benchmarks(files: Sequence[SourceShard]) -> None:
     """Check that files of benchmarks can be read and hold items.
 
@@ -153,7 +158,7 @@ def _benchmark_columns(file: SourceShard) -> dict[str, str]:
     """Return the columns of a file's items by what they hold, first one of texts that are looked for."""
     setting = f"ingest.decontaminate: {file.relative}"
     with broken_files(lambda error: ColumnError(f"{setting} cannot be read: {error}: give a whole file")):
-        schema, rows = read_columns(file)
+        schema, rows, _ = read_columns(file)
     known = {part: [name for name in names if name in schema.names] for part, names in COLUMNS.items()}
     found = {part: names[0] for part, names in known.items() if names}
     if rows == 0:
@@ -168,8 +173,6 @@ def _benchmark_columns(file: SourceShard) -> dict[str, str]:
 
 def _documents(file: SourceShard) -> pa.Table:
     """Return the hashes and ids of a file's documents; one without an id is named by its file and row."""
-    if (known := _hashed(file)) is not None:
-        return known
     batches, row = [], count()
     for batch, _ in ShardReader(file, SourceSettings(path=file.url, extra_columns=[])).batches():
         names = [
@@ -182,19 +185,6 @@ def _documents(file: SourceShard) -> pa.Table:
         ]
         batches.append(pa.RecordBatch.from_pylist(entries, schema=DOCUMENTS))
     return pa.Table.from_batches(batches, schema=DOCUMENTS)
-
-
-def _hashed(file: SourceShard) -> pa.Table | None:
-    """Return what a file of documents of a workspace holds already; None for any other file."""
-    if file.format != "parquet":
-        return None
-    try:
-        with open_source(file.url) as stream, VerifiedFile(stream, file.url) as documents:
-            if not {SOURCE_ROW.name, *MEASURED.names} <= set(documents.schema_arrow.names):
-                return None
-            return documents.read(columns=DOCUMENTS.names).select(DOCUMENTS.names).cast(DOCUMENTS)
-    except DamagedFileError as error:
-        raise BadShardError(str(error)) from error
 
 
 def parts_in(file: SourceShard) -> Iterator[Part]:

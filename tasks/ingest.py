@@ -1,12 +1,14 @@
 """Ingest a source file: write its documents in uniform columns, and count every dropped row by its reason."""
 
 from array import array
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from fineweb_mask.models.documents import DocumentFilter
 from fineweb_mask.models.pages import version_of_extraction
@@ -19,7 +21,7 @@ from fineweb_mask.tasks.source.discovery import LARGEST_DOCUMENT, SourceShard
 from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, find_file, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
-from fineweb_mask.tasks.workspace.references import StageFile, file_digest
+from fineweb_mask.tasks.workspace.references import EXCLUDED, StageFile, file_digest
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 
 IN_KEY = {"min_chars", "languages", "min_language_score"}
@@ -42,6 +44,7 @@ class IngestJob(ShardJob):
     settings: IngestSettings
     known: StageFile | None = None  # the list of what other corpora hold
     benchmarks: StageFile | None = None  # the list of the items of benchmarks
+    erased: tuple[int, ...] = ()  # rows of the source file of which nothing is written, ascending
 
     @property
     def name(self) -> str:
@@ -68,6 +71,7 @@ class IngestJob(ShardJob):
                     if self.benchmarks is None
                     else ["without", self.benchmarks.fingerprint, self.settings.decontaminate_threshold]
                 ),
+                *([["erased", *self.erased]] if self.erased else []),
                 *(["columns", *sorted(self.shard.columns)] if self.shard.columns else []),
                 *([["keys", *self.shard.keys]] if self.shard.keys else []),
                 *([f"trafilatura {version_of_extraction()}"] if self.shard.format == "warc" else []),
@@ -110,6 +114,17 @@ def _document_filter(job: IngestJob, rows: int) -> DocumentFilter:
     return DocumentFilter(job.settings, job.shard.relative, copies, filters, overlaps)
 
 
+def _without(
+    erased: Sequence[int], batch: pa.RecordBatch, problems: pa.Array, first: int
+) -> tuple[pa.RecordBatch, pa.Array]:
+    """Return rows of a source file and their problems; those that are erased are empty, which is their problem."""
+    is_erased = np.isin(np.arange(first, first + batch.num_rows), erased)
+    if not is_erased.any():
+        return batch, problems
+    kept = batch.take(pa.array(np.arange(batch.num_rows), mask=is_erased))
+    return kept, pc.if_else(pa.array(is_erased), EXCLUDED, problems)
+
+
 @stage_task
 def ingest(job: IngestJob) -> None:
     """Read the source file batch by batch, drop what the settings exclude, and write the rest.
@@ -128,7 +143,8 @@ def ingest(job: IngestJob) -> None:
     ):
         dropped.details = {"texts": job.settings.keep_dropped}
         batches = track_by_size("documents", reader.batches(), reader.rows, lambda pair: pair[0].num_rows, part=(0, 1))
-        for batch, problems in batches:
+        for read, found in batches:
+            batch, problems = _without(job.erased, read, found, documents.rows_in)
             writer.write(documents.apply(batch, problems))
             ids.extend(map(hash, batch["id"].drop_null().cast(pa.binary()).to_pylist()))
             for gone in documents.take_dropped():
@@ -137,7 +153,6 @@ def ingest(job: IngestJob) -> None:
             **({"not_kept": sorted(reader.not_kept)} if reader.not_kept else {}),
             **({"lost": dict(lost)} if (lost := reader.lost + documents.lost) else {}),
             **({"keys_differ": found} if (found := dict(+reader.keys_differ)) else {}),
-            **({"charsets": dict(reader.charsets)} if reader.charsets else {}),
             **({"repeated_ids": repeats} if (repeats := len(ids) - len(np.unique(ids))) else {}),
             "rows_in": documents.rows_in,
             "dropped": {reason: count for reason, count in sorted(documents.dropped.items()) if count},

@@ -5,6 +5,7 @@ To add a stage, write its module in `tasks/` and enter its task here.
 
 from fineweb_mask.tasks.dataset.partition import write_partition
 from fineweb_mask.tasks.dedup.duplicates import dedup
+from fineweb_mask.tasks.dedup.excluded import exclude
 from fineweb_mask.tasks.dedup.sketch import sketch
 from fineweb_mask.tasks.embed import embed
 from fineweb_mask.tasks.exclusion import list_excluded
@@ -34,6 +35,7 @@ PIPELINE: tuple[StageTask, ...] = (
     ingest,
     sketch,
     dedup,
+    exclude,
     list_excluded,
     fit_classifier,
     fit_statistics,

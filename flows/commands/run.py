@@ -78,14 +78,14 @@ def run(
         share_of(shards, until, "--")
         inputs = check_inputs(settings)
     source = take_inventory(inputs.source, settings.source)
-    for line in filter(None, [*told(source.lines()), quality_note(settings.model_dump(mode="json"))]):
+    for line in filter(None, [*told(source.lines), quality_note(settings.model_dump(mode="json"))]):
         echo(line, err=True)
     common.begin()
     if dry_run:
         from fineweb_mask.flows.pipeline.inputs import doubts
         from fineweb_mask.flows.status.inspection import inspect_recipe, status_of
 
-        for line in doubts(inputs, source):
+        for line in doubts(inputs, settings, source):
             echo(line, err=True)
         found = status_of(inspect_recipe(inputs.workspace, settings))
         return common.Result(found, lambda: print_status(found))

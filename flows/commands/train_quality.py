@@ -20,7 +20,7 @@ def train_quality(
     output: Annotated[Path, typer.Option("--output", help="Model file to write, such as model.bin.")],
     *,
     text_column: Annotated[str, typer.Option("--text-column", help="Column of texts.")] = "text",
-    score_column: Annotated[str, typer.Option("--score-column", help="Column of scores.")] = "score",
+    score_column: Annotated[str, typer.Option("--score-column", help="Column of scores, or of 0 and 1.")] = "score",
     threshold: Annotated[float, typer.Option(help="Lowest score of a positive text.")] = 3.0,
     held_out: Annotated[float, typer.Option("--held-out", help="Share of the labels to measure on.")] = 0.2,
     epochs: Annotated[int, typer.Option(help="Passes over the labels.")] = 12,

@@ -51,7 +51,6 @@ class PretrainedModels(NamedTuple):
             With the key of the setting, if one is not there.
         """
         scorers, sidecars = dict[str, QualityModel](), dict[str, Sidecars]()
-        by_content = settings.source.fingerprint == "content"
         for place, scorer in enumerate(settings.quality.scorers):
             if not is_trained(scorer):
                 scorers[scorer.name] = resolve_model(scorer, place)
@@ -62,7 +61,7 @@ class PretrainedModels(NamedTuple):
                     raise ModelNotFoundError(f"quality.scorers.{place}.labels: {error}") from error
             if isinstance(scorer, SidecarScorerSettings):
                 id_column = settings.source.id_column
-                sidecars[scorer.name] = Sidecars(scorer, by_content=by_content, id_column=id_column)
+                sidecars[scorer.name] = Sidecars(scorer, id_column)
         return cls(scorers, resolve_encoder(settings.embedding), sidecars)
 
 

@@ -4,18 +4,18 @@ from typing import NamedTuple
 
 from fineweb_mask.flows.display.terminal import told
 from fineweb_mask.flows.pipeline.fit import PretrainedModels
-from fineweb_mask.flows.recipe import inputs_of, with_overrides
+from fineweb_mask.flows.recipe import inputs_of
 from fineweb_mask.models.dedup.minhash import load_rensa
 from fineweb_mask.models.filters import load_filters
-from fineweb_mask.models.names import alike
 from fineweb_mask.models.pages import check_extraction
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.dataset.output import Output
+from fineweb_mask.tasks.dedup.excluded import find_lists
 from fineweb_mask.tasks.exclusion import check_benchmarks
 from fineweb_mask.tasks.export import check_format
 from fineweb_mask.tasks.fit import fitted_on_other_files
 from fineweb_mask.tasks.outputs import check_apart, check_output
-from fineweb_mask.tasks.source.columns import check_columns, check_texts, named_columns, settle
+from fineweb_mask.tasks.source.columns import check_columns, check_text_column, named_columns, settle
 from fineweb_mask.tasks.source.discovery import Source, SourceShard, find_files, find_source
 from fineweb_mask.tasks.source.inventory import Inventory
 from fineweb_mask.tasks.storage.atomic import check_can_write
@@ -31,7 +31,6 @@ class Inputs(NamedTuple):
     shards: list[SourceShard]  # the source's files, by name
     models: PretrainedModels  # fetched from the hub if they were not on this machine
     source: Source  # the same files, and those of it that are left out
-    settings: PipelineSettings  # the recipe, with the names of columns as the source spells them
 
 
 def check_inputs(settings: PipelineSettings) -> Inputs:
@@ -76,6 +75,7 @@ def find_inputs(settings: PipelineSettings) -> Inputs:
     workspace = Workspace(settings.workspace)
     workspace.check_reachable()
     workspace.check_is_ours()
+    find_lists(settings.ingest.exclude)
     written = {"workspace": workspace.address}
     if settings.materialize.output is not None:
         written["materialize.output"] = settings.materialize.output
@@ -84,29 +84,29 @@ def find_inputs(settings: PipelineSettings) -> Inputs:
             files = find_files(path, f"ingest.{setting}")
             check_apart(written, [path, *(file.url for file in files)])  # else every run would have another answer
             if setting == "against":
-                check_texts(files, "ingest.against")
+                check_text_column(files, "ingest.against")
             else:
                 check_benchmarks(files)
     if (targets := settings.selection.targets) is not None:
         files = find_files(targets.path, "selection.targets.path")
-        check_texts(files, "selection.targets.path", targets.text_column)
+        check_text_column(files, "selection.targets.path", targets.text_column)
     check_apart(written, [settings.source.path])  # a folder around the workspace may take long to list
     source = find_source(settings.source)
     shards = _with_columns(workspace, source.shards, settings)
     check_apart(written, [shard.url for shard in shards])
     if any(shard.format == "warc" for shard in shards):
         check_extraction()
-    settings = with_overrides(settings, check_columns(settings, shards))
+    check_columns(settings, shards)
     models = PretrainedModels.of(settings)  # last: it may take long
-    return Inputs(workspace, shards, models, source._replace(shards=shards), settings)
+    return Inputs(workspace, shards, models, source._replace(shards=shards))
 
 
-def doubts(found: Inputs, source: Inventory) -> list[str]:
+def doubts(found: Inputs, settings: PipelineSettings, source: Inventory) -> list[str]:
     """Return what of a recipe and its source a person may not have meant, in lines."""
     lines = [fitted_on_other_files(found.workspace, {shard.name for shard in found.shards})]
-    lines += told(source.worries())
-    targets = found.settings.selection.targets
-    if targets is not None and targets.path not in found.settings.ingest.decontaminate:
+    lines += told(source.worries)
+    targets = settings.selection.targets
+    if targets is not None and targets.path not in settings.ingest.decontaminate:
         lines.append(
             "documents that repeat an example of selection.targets are selected with it: if it is of a benchmark, "
             f"name {targets.path} in ingest.decontaminate, too"
@@ -128,11 +128,9 @@ def remember(workspace: Workspace, shards: list[SourceShard], settings: Pipeline
 
 
 def _columns_key(settings: PipelineSettings) -> str:
-    """Return a digest of what the columns depend on, beside the files; a name may be spelled as the files have it."""
-    source = settings.source
-    listed = source.extra_columns if source.extra_columns == "all" else sorted(map(alike, source.extra_columns))
-    paths = {alike(column) for _, column, _ in named_columns(settings) if "." in column}
-    return digest([alike(source.text_column), alike(source.id_column), listed, sorted(paths)])
+    """Return a digest of what the columns depend on, beside the files."""
+    source, paths = settings.source, {column for _, column, _ in named_columns(settings) if "." in column}
+    return digest([source.text_column, source.id_column, source.extra_columns, sorted(paths)])
 
 
 def _files(shards: list[SourceShard]) -> list[tuple[str, str]]:

@@ -107,9 +107,9 @@ def start_run(
         If a file of the workspace is damaged.
     """
     inputs = check_inputs(settings)
-    workspace, shards, settings = inputs.workspace, inputs.shards, inputs.settings
+    workspace, shards = inputs.workspace, inputs.shards
     inventory = take_inventory(inputs.source, settings.source)
-    for line in doubts(inputs, inventory):
+    for line in doubts(inputs, settings, inventory):
         logger.warning("%s", line)
     with (
         workspace.in_use(),

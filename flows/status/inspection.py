@@ -173,7 +173,7 @@ def inspect_recipe(workspace: Workspace, settings: PipelineSettings, only: Conta
     OSError, ValueError, ImportError
         If the source or a model of the recipe is out of reach.
     """
-    _, shards, models, _, settings = find_inputs(settings)
+    _, shards, models, _ = find_inputs(settings)
     shards = [shard for shard in shards if only is None or shard.relative in only]
     run = _Look(workspace, settings, shards, models, listing=Listing(workspace))
     with suppress(UnfinishedError, BadShardError):
@@ -259,17 +259,15 @@ def finished_run(settings: PipelineSettings) -> RunSummary | None:
     if not workspace.exists(LastRun.path(workspace)):
         return None
     inputs = find_inputs(settings)
-    inventory = take_inventory(inputs.source, inputs.settings.source)
+    inventory = take_inventory(inputs.source, settings.source)
     with workspace.in_use(), disk_errors_explained(workspace.root, "the record of the run"):
-        run = Run(
-            workspace, inputs.settings, inputs.shards, inputs.models, listing=Listing(workspace), source=inventory
-        )
+        run = Run(workspace, settings, inputs.shards, inputs.models, listing=Listing(workspace), source=inventory)
         try:
             made = pipeline(run)
         except UnfinishedError:
             return None
-        for line in doubts(inputs, inventory):
+        for line in doubts(inputs, settings, inventory):
             logger.warning("%s", line)
         with recorded(run, "curate"), workspace.alone():
-            LastRun(settings=run.settings, folder=str(Path.cwd()), source=inventory.model_dump()).save(workspace)
+            LastRun(settings=settings, folder=str(Path.cwd()), source=inventory.model_dump()).save(workspace)
         return summarize(run, *made)

@@ -44,7 +44,7 @@ class LabelSettings(Settings):
 
     path: Text = Field(description="Parquet file with texts and their scores.")
     text_column: Text = Field("text", description="Column with the text.")
-    score_column: Text = Field("score", description="Column with the score.")
+    score_column: Text = Field("score", description="Column with the score, or of booleans.")
     threshold: float = Field(3.0, allow_inf_nan=False, description="Minimum score of a positive example.")
 
 

@@ -45,6 +45,7 @@ REMOVED: dict[str, str] = {
     "documents that are alike; selection.blocks: order cuts it as scope: block did",
     "selection.semdedup": "is gone: leave it out, and set selection.near_duplicates",
     "selection.weigh_by": "is gone: leave it out, quality and diversity are means over what budget_by counts",
+    "source.fingerprint": "is gone: a file is known by its size and date, or etag; copy it by cp -p or rsync -t",
     "source.max_document_bytes": "is gone: a document of more than 32 MiB is dropped; split it beforehand",
 }
 """By key, without indices of lists, or by `key: value`, in alphabetical order: what is gone, what to write instead."""

@@ -23,7 +23,7 @@ class SourceSettings(Settings):
     format: Literal["auto", "parquet", "jsonl", "warc"] = Field(
         "auto",
         description="File format; `auto` takes it from the file name (.parquet; .jsonl, .ndjson, .json; .warc, .wet; "
-        "compressed as .gz, .bz2, .xz, .zst, .lz4 or .zip, too). `warc` is a crawl, of whose pages the main text is "
+        "compressed as .gz, .bz2, .xz or .zst, too). `warc` is a crawl, of whose pages the main text is "
         "extracted.",
     )
     text_column: Text = Field("text", description="Column with the document's text; `a.b` is b within a.")
@@ -34,11 +34,6 @@ class SourceSettings(Settings):
         "all",
         description="Columns other than FineWeb's nine to keep in the dataset: `all` that up to 16 files have, or a "
         "list of names; `a.b` is b within a.",
-    )
-    fingerprint: Literal["mtime", "content"] = Field(
-        "mtime",
-        description="How to detect a changed file: `mtime` compares size and modification time (or etag), `content` a "
-        "hash of the content.",
     )
 
 
@@ -159,6 +154,17 @@ class IngestSettings(Settings):
         description="Share of an item, by how rare its phrases are, from which a document that holds it is dropped; "
         "one of fewer than 20 words must be whole.",
     )
+    exclude: list[str] = Field(
+        default_factory=list,
+        description="Lists of documents that are not wanted any more, files with a name on each line: a URL, "
+        "`*.example.org` for all of a domain, an id, or a hash of a text. Nothing is selected from these documents; no "
+        "model runs again.",
+    )
+    erase: bool = Field(
+        False,
+        description="Whether the shards that hold documents of `exclude` are written again without them; "
+        "`fineweb-mask gc` then removes the files that held them.",
+    )
     keep_dropped: bool = Field(
         False,
         description="Whether the texts of what ingest drops are kept in the workspace; the view `fates` shows them.",
@@ -177,6 +183,12 @@ class IngestSettings(Settings):
         "quarantine",
         description="On an unreadable source file: `quarantine` skips and reports it; `fail` ends the run.",
     )
+
+    @model_validator(mode="after")
+    def _lists_what_is_erased(self) -> Self:
+        if self.erase and not self.exclude:
+            raise ValueError("erase needs `exclude`, the lists of what is erased, received none: name them")
+        return self
 
     @property
     def finds_copies(self) -> bool:

@@ -27,7 +27,7 @@ from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.settings.source import CopiesSettings
 from fineweb_mask.tasks.dedup.sketch import Documents, column_of
 from fineweb_mask.tasks.selection.inputs.shard_documents import read_groups
-from fineweb_mask.tasks.source.reader import BYTES_OF_ROW
+from fineweb_mask.tasks.source.columns import BYTES_OF_ROW
 from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace

@@ -38,7 +38,7 @@ from fineweb_mask.tasks.workspace.stage_parquet import ROW_GROUP_ROWS, stage_fil
 
 LISTED = f"""
     SELECT document >> {ROW_BITS} AS place, document & {LAST} AS row, better >> {ROW_BITS} AS twin,
-           better & {LAST} AS twin_row, similarity
+           better & {LAST} AS twin_row, similarity, NULL::BOOLEAN AS excluded
     FROM (SELECT document, NULL AS better, NULL AS similarity FROM repeats UNION ALL FROM near) ORDER BY document
     """  # noqa: S608 - numbers of our own
 

@@ -15,8 +15,9 @@ from fineweb_mask.models.dedup.minhash import RENSA_ALGORITHM, SEED, Sketch, ban
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.schemas import SIGNATURES
 from fineweb_mask.models.settings import SourceSettings
+from fineweb_mask.tasks.source.columns import BYTES_OF_ROW
 from fineweb_mask.tasks.source.discovery import SourceShard
-from fineweb_mask.tasks.source.reader import BYTES_OF_ROW, ShardReader
+from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
 from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile, digest

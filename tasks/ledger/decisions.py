@@ -17,7 +17,7 @@ from fineweb_mask.tasks.catalog.fates import NOT_SELECTED, SELECTED, gathered
 from fineweb_mask.tasks.catalog.spilling import open_database
 from fineweb_mask.tasks.selection.inputs.shard_documents import read_vectors
 from fineweb_mask.tasks.storage.parquet import read_table
-from fineweb_mask.tasks.workspace.references import SAME_URL, ShardFiles
+from fineweb_mask.tasks.workspace.references import EXCLUDED, SAME_URL, ShardFiles
 from fineweb_mask.tasks.workspace.stage_parquet import documents_of, take_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -210,13 +210,16 @@ def _why_dropped(settings: PipelineSettings, row: dict[str, Any]) -> str:
         "low_language_score": f"ingest.min_language_score is {ingest.min_language_score}",
         "duplicate": "an earlier row of its file has the same text",
         "known": f"{row['twin']} of ingest.against has its text",
+        "excluded": "ingest.exclude names it, and it is erased",
         "benchmark": f"it holds {row['twin']} of ingest.decontaminate",
     }
     return f"{reason}: {more[reason]}" if reason in more else str(reason)
 
 
 def _copied(corpus: Corpus, row: dict[str, Any], kept: dict[bytes, Place], numbers: dict[str, Any]) -> str:
-    """Return of which document one is a copy."""
+    """Return of which document one is a copy, or that it is excluded."""
+    if row["reason"] == EXCLUDED:
+        return "ingest.exclude names it"
     twin = (row["twin_shard"], row["twin_row"])
     if row["reason"] == "duplicate":
         said, twin = "the same text as", kept.get(row["content_hash"], twin)

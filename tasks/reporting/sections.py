@@ -277,7 +277,7 @@ def _learning_curve(block: dict[str, Any]) -> Figure:
 
 def what_was_read(source: Inventory | None, shards: Sequence[ShardFiles]) -> Section:
     """Tell of the files of the source, and of what ingest found in them."""
-    found = [] if source is None else [*source.lines(), *source.worries()]
+    found = [] if source is None else [*source.lines, *source.worries]
     table = Table("Files, columns and keys of the source", [Column("about"), Column("found")], found)
     notes = notes_of(file for shard in shards for file in (shard.documents, shard.scores))
     return Section("What was read", notes, tables=[table] if found else [])

@@ -3,33 +3,36 @@
 A file may hold others than those that were looked at do: what is not among the columns is not kept, and told.
 """
 
-import math
-import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, NamedTuple
+from functools import lru_cache
+from itertools import islice
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from fineweb_mask.models.columns import BEYOND, KEPT_TYPES, common_type, is_text, kept_type, locate
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.losses import names_groups
-from fineweb_mask.models.names import alike, find, inside
+from fineweb_mask.models.names import alike, find
+from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.schemas import FINEWEB, MEASURED, RESERVED_COLUMNS, ROW, SOURCE_ROW, documents_schema
 from fineweb_mask.models.settings import FLAT, PipelineSettings, SourceSettings
 from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP
-from fineweb_mask.tasks.source.discovery import SourceShard
-from fineweb_mask.tasks.source.opening import BROKEN_FILE_ERRORS
-from fineweb_mask.tasks.source.sample import FILES, ROWS, Known, first_rows, looked_at, read_columns
+from fineweb_mask.tasks.source.discovery import LARGEST_DOCUMENT, SourceShard
+from fineweb_mask.tasks.source.jsonl import inferred_type, jsonl_records
+from fineweb_mask.tasks.source.opening import PACKED, broken_files, open_parquet_source
+from fineweb_mask.tasks.source.warc import COLUMNS as WARC_COLUMNS
 
+FILES, ROWS = 16, 1_000
+"""Files that are looked at, evenly spaced, and rows of each that has no list of its columns."""
+BYTES_OF_ROW, SHARE_PACKED = 2_000, 0.3
+"""By which the rows of a crawl are estimated, and how large a compressed file is beside its content."""
 QUERY_COLUMNS = {"shard", "documents_file", "scores_file", "_folder", "_random", "_shard", "_row"}
 """Of the joins that write a dataset."""
-
 TAKEN_NAMES = RESERVED_COLUMNS | QUERY_COLUMNS | set(FINEWEB.names)
-
-INDEX = re.compile(r"__index_level_\d+__")
-"""A column that pandas makes of an index without a name."""
 
 
 class ColumnError(SettingsError):
@@ -42,6 +45,65 @@ class Column(NamedTuple):
     name: str  # in the documents
     place: tuple[str, ...]  # the names that lead to it in the file
     kind: pa.DataType | None  # None: the file has no such column
+
+
+class Known(NamedTuple):
+    """What is known of a file before it is read as a whole."""
+
+    schema: pa.Schema  # of JSON Lines, of the first rows; without columns if it cannot be read
+    rows: int  # as far as they are not counted, an estimate by the file's size
+    is_counted: bool
+
+
+def read_columns(shard: SourceShard, largest: int = LARGEST_DOCUMENT) -> Known:
+    """Return the columns of a file, of JSON Lines those of its first rows.
+
+    Raises
+    ------
+    BROKEN_FILE_ERRORS, OSError
+        If it cannot be read.
+    """
+    if shard.format == "warc":
+        return Known(WARC_COLUMNS, shard.bytes // BYTES_OF_ROW, False)
+    if shard.format == "parquet":
+        with open_parquet_source(shard.url) as file:
+            return Known(file.schema_arrow, file.metadata.num_rows, True)
+    records = list(islice(jsonl_records(shard.url, shard.relative, largest), ROWS))
+    inferred = inferred_type(record for record in records if isinstance(record, dict))
+    schema, rows = pa.schema([] if pa.types.is_null(inferred) else list(inferred)), len(records)
+    if rows < ROWS:
+        return Known(schema, rows, True)
+    size = sum(len(str(record)) for record in records)
+    whole = shard.bytes / SHARE_PACKED if shard.relative.lower().endswith(PACKED) else shard.bytes
+    return Known(schema, round(whole / size * rows), False)
+
+
+@lru_cache(maxsize=1_000)
+def known_columns(shard: SourceShard) -> Known:
+    """Return the columns of a file, none if it is empty or cannot be read, which ingest reports."""
+    raise_if_stopped()
+    with broken_files():
+        if shard.bytes:
+            return read_columns(shard)
+    return Known(pa.schema([]), 0, False)
+
+
+def looked_at(shards: Sequence[SourceShard]) -> list[tuple[SourceShard, Known]]:
+    """Return some files, evenly spaced, and what is known of their columns, those aside that cannot be read."""
+    files = [shard.model_copy(update={"columns": None}) for shard in shards if shard.bytes]
+    files = files[:: max(1, -(-len(files) // FILES))]
+    with ThreadPoolExecutor(FILES) as readers:
+        known = zip(files, readers.map(known_columns, files), strict=True)
+    return [(shard, found) for shard, found in known if found.schema.names]
+
+
+def number_of_rows(shards: Sequence[SourceShard]) -> tuple[int, bool]:
+    """Return how many rows files have, and whether they were counted: those of many files, or long ones, are not."""
+    found = looked_at(shards)
+    rows, size = sum(known.rows for _, known in found), sum(shard.bytes for shard, _ in found)
+    if len(shards) <= FILES:
+        return rows, all(known.is_counted for _, known in found)
+    return round(sum(shard.bytes for shard in shards) / max(1, size) * rows), False
 
 
 def settle(
@@ -76,10 +138,7 @@ def settle(
             names.setdefault(alike(name), name)
             values[alike(name)].update(() if value is None else (value,))
     kinds |= {name: [type_of_keys(found)] for name, found in values.items()}
-    for name in (name for name, found in kinds.items() if {pa.int64(), pa.float64()} == set(found) - {pa.null()}):
-        if all(_is_whole(shard, names[name]) for shard, _ in files):
-            kinds[name] = [pa.int64()]
-    is_whole = bool(files) and all(known.rows is not None for _, known in files)
+    is_whole = bool(files) and all(known.is_counted for _, known in files)
     if is_whole and (missing := [name for key, name in names.items() if not kinds[key]]):
         found = list(dict.fromkeys(name for _, known in files for name in known.schema.names))
         raise ColumnError(f"no column {missing[0]!r}, source.extra_columns may name {found}: check its spelling")
@@ -88,22 +147,15 @@ def settle(
 
 
 def type_of_keys(values: Collection[str]) -> pa.DataType:
-    """Return the type whose values give the same texts again.
+    """Return the type of the values of a key: whole numbers if all are written as such, else text.
 
-    >>> [str(type_of_keys(values)) for values in (["2024", "-1"], ["0.5"], ["007"], ["1", "b"], ["nan"], [])]
-    ['int64', 'double', 'string', 'string', 'string', 'null']
+    >>> [str(type_of_keys(values)) for values in (["2024", "-1"], ["0.5"], ["007"], ["1", "b"], [])]
+    ['int64', 'string', 'string', 'string', 'null']
     """
-    for kind, read, most in ((pa.int64(), int, BEYOND), (pa.float64(), float, math.inf)):
-        with suppress(ValueError):
-            if values and all(str(read(value)) == value and abs(read(value)) < most for value in values):
-                return kind
+    with suppress(ValueError):
+        if values and all(str(int(value)) == value and abs(int(value)) < BEYOND for value in values):
+            return pa.int64()
     return pa.string() if values else pa.null()
-
-
-def _is_whole(shard: SourceShard, name: str) -> bool:
-    """Return whether all fractions of a column in the first rows of a file are whole, as pandas writes them."""
-    values = [inside(row, name) for row in first_rows(shard, ROWS, name)[0]]
-    return all(value.is_integer() for value in values if isinstance(value, float) and math.isfinite(value))
 
 
 def extra_columns(schema: pa.Schema, settings: SourceSettings, named: Sequence[str] = ()) -> list[Column]:
@@ -117,7 +169,6 @@ def extra_columns(schema: pa.Schema, settings: SourceSettings, named: Sequence[s
     if settings.extra_columns == "all":
         used = {find(name, schema.names) for name in (settings.text_column, settings.id_column, *FINEWEB.names)}
         extra = [Column(one.name, (one.name,), one.type) for one in schema if one.name not in used]
-        extra = [one for one in extra if not INDEX.fullmatch(one.name)]
         paths = {alike(name): name for name in named if "." in name}.values()
         extra += [one for path in paths if len((one := Column(path, *locate(path, schema))).place) > 1]
     else:
@@ -151,51 +202,27 @@ def document_columns(shards: Sequence[SourceShard]) -> dict[str, pa.DataType] | 
     return columns | {name: KEPT_TYPES[kind] for name, kind in shards[0].columns or ()}
 
 
-def check_text_column(shards: Sequence[SourceShard], source: SourceSettings) -> None:
-    """Check that a source file has the column of the texts.
+def check_text_column(files: Sequence[SourceShard], setting: str, text_column: str = "text") -> None:
+    """Check that a file has the column of the texts.
 
     Raises
     ------
     ColumnError
-        If none has it. Files that cannot be read, or are without rows, say nothing; ingest reports them.
+        If none has it; the message names the `setting`. Files that cannot be read, or are without rows, say nothing.
     """
     found: dict[str, None] = {}
-    for _, known in looked_at(shards):
-        if known.rows is None or locate(source.text_column, known.schema)[1] is not None:
+    for _, (schema, _, is_counted) in looked_at(files):
+        if not is_counted or locate(text_column, schema)[1] is not None:
             return
-        found |= dict.fromkeys(known.schema.names)
+        found |= dict.fromkeys(schema.names)
     if found:
         raise ColumnError(
-            f"source.text_column: no source file has a column {source.text_column!r}, "
-            f"it may be one of {', '.join(map(repr, found))}"
+            f"{setting}: no file has a column {text_column!r}, it may be one of {', '.join(map(repr, found))}"
         )
 
 
-def check_texts(files: Sequence[SourceShard], setting: str, text_column: str = "text") -> None:
-    """Check that the first of some Parquet files can be opened, and hold a column of texts, or a workspace's documents.
-
-    Raises
-    ------
-    ColumnError
-        If one cannot or does not; the message names the `setting`. Those of other formats say nothing.
-    """
-    for file in [file for file in files if file.format == "parquet"][:FILES]:
-        try:
-            names = read_columns(file).schema
-        except (*BROKEN_FILE_ERRORS, OSError) as error:
-            reason = " ".join(str(error).split()).rstrip(".")
-            raise ColumnError(f"{setting}: {file.relative} cannot be read: {reason}: give a whole file") from error
-        if locate(text_column, names)[1] is None and not set(MEASURED.names) <= set(names.names):
-            raise ColumnError(
-                f"{setting}: {file.relative} has no column {text_column!r}, its columns are {', '.join(names.names)}: "
-                "name its column of texts so"
-            )
-
-
-def check_columns(settings: PipelineSettings, shards: Sequence[SourceShard]) -> dict[str, Any]:
+def check_columns(settings: PipelineSettings, shards: Sequence[SourceShard]) -> None:
     """Check that the documents of settled shards will have the columns that the recipe names.
-
-    The settings that name a column in another spelling are returned as they are to be, by their keys.
 
     Raises
     ------
@@ -204,27 +231,24 @@ def check_columns(settings: PipelineSettings, shards: Sequence[SourceShard]) -> 
     """
     if "text" in settings.report.by:
         raise ColumnError(f"report.by: {TEXT_IS_NO_GROUP}")
-    check_text_column(shards, settings.source)
-    spelled = dict[str, Any]()
+    check_text_column(shards, "source.text_column", settings.source.text_column)
     if (columns := document_columns(shards)) is None:
-        return spelled
+        return
     for key, column, instead in named_columns(settings):
-        if (own := find(column, columns)) is None:
+        if (kind := columns.get(column)) is None:
+            spelled = [] if (own := find(column, columns)) is None else [own]
             others = [*instead, *(name for name in columns if name not in {"text", *MEASURED.names})]
             remedy = "" if settings.source.extra_columns == "all" else "; source.extra_columns adds some of the source"
             raise ColumnError(
-                f"{key}: no document will have a column {column!r}, it may be one of {', '.join(others)}{remedy}"
+                f"{key}: no document will have a column {column!r}, it may be one of "
+                f"{', '.join(spelled or others)}{remedy}"
             )
-        if own != column:
-            values = getattr(settings.ingest.copies, key.removeprefix("ingest.copies."), {})
-            spelled[key] = {find(name, columns) or name: these for name, these in values.items()} or own
-        if key.startswith("ingest.groups") and not names_groups(columns[own]):
+        if key.startswith("ingest.groups") and not names_groups(kind):
             raise ColumnError(
-                f"{key}: {column!r} must hold text, whole numbers or booleans, its type is {columns[own]}: name another"
+                f"{key}: {column!r} must hold text, whole numbers or booleans, its type is {kind}: name another"
             )
-        if key.startswith("quality.scorers") and is_text(columns[own]):
-            raise ColumnError(f"{key}: {column!r} must hold numbers, its type is {columns[own]}: name another")
-    return spelled
+        if key.startswith("quality.scorers") and is_text(kind):
+            raise ColumnError(f"{key}: {column!r} must hold numbers, its type is {kind}: name another")
 
 
 def named_columns(settings: PipelineSettings) -> Iterator[tuple[str, str, list[str]]]:

@@ -12,12 +12,9 @@ import logging
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path, PurePosixPath
-from threading import Timer
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import unquote
 
@@ -32,7 +29,6 @@ from fineweb_mask.tasks.storage.remote.errors import RemoteError, is_missing, is
 from fineweb_mask.tasks.storage.remote.filesystem import (
     is_local,
     open_filesystem,
-    open_source,
     size_in,
     version_of,
 )
@@ -57,7 +53,7 @@ ENDING = re.compile(
 KEY = re.compile("([^=?&]+)=(.*)")
 NULL_KEY = "__HIVE_DEFAULT_PARTITION__"
 LARGEST_DOCUMENT = 32 * 2**20
-"""Most bytes of a line of JSON, of a page, or of all text columns of a row of Parquet; a larger one is dropped."""
+"""Most bytes of a line of JSON, of a page, or of a text of Parquet; a larger one is dropped."""
 MOST_NAME_BYTES = 150
 """Longest name of a shard: file systems allow 255 bytes, of which a tag, a suffix and a partial file's name need 80."""
 GLOB_CHARACTERS = frozenset("*?[")
@@ -67,24 +63,17 @@ HIDDEN = (".", "_")
 """Beginnings of the names of files and folders that are left out."""
 NO_DOCUMENTS = frozenset({"hidden", ".md"})
 """Files that are left out of nearly every source, and that nobody misses."""
-SLOW_SECONDS = 5.0
-"""Time after which a line says that files are still being listed."""
 
 ANSWER_SECONDS = 10.0
 """Longest time for the hub's answer."""
 LOGGERS = ("httpx2", "huggingface_hub.utils._http")
-"""Loggers that print URLs: the hub redirects to signed URLs, which give access like a token until they expire."""
+"""Loggers that are quiet: the hub redirects to signed URLs, which give access like a token until they expire."""
 
 logger = logging.getLogger(__name__)
 
 
-def _without_secrets(record: logging.LogRecord) -> bool:
-    record.msg, record.args = redacted(record.getMessage()), None
-    return True
-
-
 for _name in LOGGERS:
-    logging.getLogger(_name).addFilter(_without_secrets)
+    logging.getLogger(_name).setLevel(logging.ERROR)
 
 
 class SourceError(SettingsError):
@@ -134,100 +123,66 @@ def find_source(settings: SourceSettings) -> Source:
     Raises
     ------
     SourceError
-        If there is none, a file's format is unknown, or its name is not UTF-8.
+        If there is none, a file's format is unknown, or a folder cannot be opened.
     RemoteError
         If the source is at a URL that cannot be read.
     """
     filesystem, root = open_filesystem(pin_commit(settings.path))
     try:
-        with _told_when_slow(settings.path):
-            base, found, left_out = attempt(settings.path, _list_files, filesystem, root, settings)
+        base, found = attempt(settings.path, _list_files, filesystem, root, settings.path)
     except SourceError:
         raise
     except ValueError as error:  # fsspec refuses some paths, such as a bucket without a name
         raise SourceError(f"source.path: {settings.path!r}: {error}") from error
-    shards = [_shard(filesystem, path, info, base, settings) for path, info in found.items()]
-    files_of = Counter(shard.name for shard in shards)
-    shards = [_told_apart(shard) if files_of[shard.name] > 1 else shard for shard in shards]
-    return Source(sorted(shards, key=lambda shard: shard.name), left_out)
-
-
-@contextmanager
-def _told_when_slow(path: str) -> Iterator[None]:
-    message = "listing the files of %s; if it holds much else, name the folder of the documents, or a pattern of files"
-    timer = Timer(SLOW_SECONDS, logger.warning, (message, path))
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-
-
-def _list_files(
-    filesystem: Any,  # noqa: ANN401
-    root: str,
-    settings: SourceSettings,
-) -> tuple[str, dict[str, dict[str, Any]], dict[str, list[str]]]:
-    """Return the folder that shard names are relative to, the fsspec `info` of each file, and what is left out."""
-    filesystem.invalidate_cache()  # not `isfile` and `isdir`: they return False if the server does not answer
-    try:
-        info = filesystem.info(root)
-    except FileNotFoundError as error:
-        if not is_missing(error):
-            raise
-        info = None
-    hidden = set(HIDDEN)
-    if info is not None and info["type"] == "file":
-        base, found, hidden = str(PurePosixPath(root).parent), {root: info}, set()
-    elif info is not None:
-        base, found = root, filesystem.find(root, detail=True, withdirs=is_local(filesystem))
-    elif GLOB_CHARACTERS & set(root):
-        fixed = list(PurePosixPath(root).parts)
-        while GLOB_CHARACTERS & set("".join(fixed)):
-            fixed.pop()
-        base = str(PurePosixPath(*fixed)) if fixed else ""
-        found = filesystem.glob(root, detail=True)
-        hidden -= {part[0] for part in PurePosixPath(root).parts[len(fixed) :]}  # these are asked for
-    else:
-        raise SourceError(f"source.path: {settings.path!r} does not exist (looked for {root}): check its spelling")
-    files, left_out = _sorted_out(found, base, hidden, settings)
-    if not files:
-        raise SourceError(
-            f"source.path: no {'/'.join(FORMATS)} file below {settings.path!r}, it has {_named(left_out)}: give other "
-            "files, or set source.format to parquet, jsonl or warc, whatever their names are"
-        )
-    return base, files, left_out
-
-
-def _sorted_out(
-    found: dict[str, dict[str, Any]], base: str, hidden: Collection[str], settings: SourceSettings
-) -> tuple[dict[str, dict[str, Any]], dict[str, list[str]]]:
-    """Return the files that are read, and the paths of others by what they are."""
-    files, left_out = {}, defaultdict(list)
+    shards, left_out = [], defaultdict[str, list[str]](list)
     for path, info in found.items():
         relative = str(PurePosixPath(path).relative_to(base)) if base else path
         if info["type"] == "directory":
             if "created" in info and not os.access(path, os.R_OK | os.X_OK):  # of this machine
-                left_out["folders that cannot be opened"].append(relative)
-        elif why := _why_left_out(path, relative, info, hidden, settings):
+                problem = f"{relative!r} cannot be opened: allow it, or name a folder or a pattern without it"
+                raise SourceError(f"source.path: {problem}")
+        elif why := _why_left_out(path, relative, info, settings):
             left_out[why].append(relative)
         else:
-            files[path] = info
-    return files, left_out
+            shards.append(_shard(filesystem, path, relative, info, settings))
+    if not shards:
+        raise SourceError(
+            f"source.path: no {'/'.join(FORMATS)} file below {settings.path!r}, it has {named(left_out)}: give other "
+            "files, or set source.format to parquet, jsonl or warc, whatever their names are"
+        )
+    files_of = Counter(shard.name for shard in shards)
+    shards = [_told_apart(shard) if files_of[shard.name] > 1 else shard for shard in shards]
+    return Source(sorted(shards, key=lambda shard: shard.name), dict(sorted(left_out.items())))
 
 
-def _named(left_out: dict[str, list[str]]) -> str:
+def _list_files(filesystem: Any, root: str, path: str) -> tuple[str, dict[str, dict[str, Any]]]:  # noqa: ANN401
+    """Return the folder that the names of shards are relative to, and the fsspec `info` of each file and folder."""
+    filesystem.invalidate_cache()  # not `isfile` and `isdir`: they return False if the server does not answer
+    try:
+        info = filesystem.info(root)  # also of a folder whose own name has such characters
+    except FileNotFoundError as error:
+        if not is_missing(error):
+            raise
+        if not GLOB_CHARACTERS & set(root):
+            problem = f"{path!r} does not exist (looked for {root}): check its spelling"
+            raise SourceError(f"source.path: {problem}") from error
+        fixed = list(PurePosixPath(root).parts)
+        while GLOB_CHARACTERS & set("".join(fixed)):
+            fixed.pop()
+        return str(PurePosixPath(*fixed)) if fixed else "", filesystem.glob(root, detail=True)
+    if info["type"] == "file":
+        return str(PurePosixPath(root).parent), {root: info}
+    return root, filesystem.find(root, detail=True, withdirs=is_local(filesystem))
+
+
+def named(left_out: dict[str, list[str]]) -> str:
+    """Return how many files of each kind are left out, and the first of each."""
     return ", ".join(f"{len(paths):,} {what} ({paths[0]})" for what, paths in sorted(left_out.items())) or "nothing"
 
 
-def _why_left_out(
-    path: str, relative: str, info: dict[str, Any], hidden: Collection[str], settings: SourceSettings
-) -> str | None:
-    if any(part[0] in hidden for part in relative.split("/") if part):
+def _why_left_out(path: str, relative: str, info: dict[str, Any], settings: SourceSettings) -> str | None:
+    if any(part.startswith(HIDDEN) for part in relative.split("/")):
         return "hidden"
-    if info.get("islink") and os.path.isdir(path):  # noqa: PTH112
-        return "links to folders"
     if settings.format != "auto" or ending_of(path):
         has_url = "created" not in info or not NO_URL.search(relative)  # else a file of this machine
         return None if has_url else "names that are not UTF-8, or have '::'"
@@ -265,27 +220,22 @@ def stem_of(relative: str) -> str:
     return relative[: len(relative) - len(ending_of(relative))]
 
 
-def _shard(filesystem: Any, path: str, info: dict[str, Any], base: str, settings: SourceSettings) -> SourceShard:  # noqa: ANN401
-    relative = str(PurePosixPath(path).relative_to(base)) if base else path
-    name = shard_name(relative)
-    ending = ENDING.search(path)
-    url = filesystem.unstrip_protocol(path)
+def _shard(filesystem: Any, path: str, relative: str, info: dict[str, Any], settings: SourceSettings) -> SourceShard:  # noqa: ANN401
+    url, ending = filesystem.unstrip_protocol(path), ENDING.search(path)
     if is_local(filesystem) or info.get("size") is None:  # a listing has the size of the link, or none
         try:
             info = attempt(url, filesystem.info, path)
         except OSError as error:
             if is_transient(error) or not is_local(filesystem):
                 raise
-            info = {**info, "size": 0, "type": "missing"}  # of a link without a target, which its reader names
+            info = {**info, "size": 0}  # of a link without a target, which its reader names
     return SourceShard(
-        name=name,
+        name=shard_name(relative),
         relative=relative,
         url=url,
         format=FORMATS[ending[1].lower()] if settings.format == "auto" and ending else settings.format,
         bytes=size_in(info, url),
-        fingerprint=content_of(url)
-        if settings.fingerprint == "content" and info["type"] == "file"
-        else fingerprint_of(info),
+        fingerprint=fingerprint_of(info),
         keys=tuple(keys_of(path).items()),
     )
 
@@ -316,12 +266,6 @@ def _with_digest(name: str, relative: str) -> str:
 def fingerprint_of(info: dict[str, Any]) -> str:
     """Return a fingerprint of a file from its fsspec `info`, without reading it."""
     return f"size:{info['size']} changed:{version_of(info)}"
-
-
-def content_of(url: str) -> str:
-    """Return a fingerprint of a file from its content."""
-    with open_source(url) as stream:
-        return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
 
 
 def pin_commit(url: str) -> str:
@@ -383,7 +327,7 @@ def find_files(path: str, setting: str) -> list[SourceShard]:
     except SourceError as error:
         raise SourceError(str(error).replace("source.path", setting)) from error
     if left_out.keys() - NO_DOCUMENTS:
-        _warn_once(f"{setting}: of {path}, these are not read: {_named(left_out)}; convert or unpack them")
+        _warn_once(f"{setting}: of {path}, these are not read: {named(left_out)}; convert or unpack them")
     current = catalog_files(Path(path), "documents") if Path(path).is_dir() else None
     if current is None:
         return found

@@ -5,24 +5,33 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from statistics import mean, median
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import pyarrow as pa
 
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.models.settings import SourceSettings
-from fineweb_mask.tasks.source.discovery import SourceShard, find_source
+from fineweb_mask.tasks.processes.texts import with_texts
+from fineweb_mask.tasks.source.columns import ROWS, number_of_rows
+from fineweb_mask.tasks.source.discovery import LARGEST_DOCUMENT, SourceShard, find_source
 from fineweb_mask.tasks.source.inventory import Inventory, take_inventory
-from fineweb_mask.tasks.source.sample import FILES, Row, first_rows, looked_at
+from fineweb_mask.tasks.source.jsonl import jsonl_records
+from fineweb_mask.tasks.source.opening import broken_files, open_parquet_source
+from fineweb_mask.tasks.source.warc import warc_records
 
-DESCRIBED_FILES = 4
-"""Files whose first rows are read, evenly spaced."""
+DESCRIBED_FILES, PAGES = 4, 100
+"""Files whose first rows are read, evenly spaced, and pages of each that is a crawl: to extract one takes longer."""
 TEXT_NAMES = ("text", "content", "raw_content", "body", "document", "markdown")
 ID_NAMES = ("id", "doc_id", "document_id", "uuid", "uid", "url")
 SCORE_WORDS = ("score", "quality", "edu", "rating", "prob", "value")
 NO_SCORES = frozenset({"language_score", "token_count", "n_chars", "n_tokens", "length"})
 """Columns of numbers that say nothing of how good a text is."""
+
+Row = Mapping[str, Any]
 
 
 class ScoreColumn(NamedTuple):
@@ -41,7 +50,6 @@ class Described(NamedTuple):
     rows: int  # of all files
     is_counted: bool  # whether `rows` was counted, not estimated
     looked_at: int  # rows
-    columns: list[str]
     text_column: str
     id_column: str | None
     repeated_ids: int  # rows that have an `id` of an earlier one
@@ -62,7 +70,7 @@ def describe(path: str) -> Described:
     settings = SourceSettings(path=path)
     source = find_source(settings)
     shards = [shard for shard in source.shards if shard.bytes]
-    rows, _ = _looked_at(shards)
+    rows = [row for shard in shards[:: max(1, -(-len(shards) // DESCRIBED_FILES))] for row in _first_rows(shard)]
     if not rows:
         raise SettingsError(f"source.path: no file of {path!r} has a row that can be read: give files with documents")
     columns = list(dict.fromkeys(name for row in rows for name in row))
@@ -80,7 +88,6 @@ def describe(path: str) -> Described:
         rows=max(1, of_all),
         is_counted=is_counted,
         looked_at=len(rows),
-        columns=columns,
         text_column=text,
         id_column=_id_column(rows, columns),
         repeated_ids=len(ids) - len(set(ids)),
@@ -91,19 +98,20 @@ def describe(path: str) -> Described:
     )
 
 
-def number_of_rows(shards: Sequence[SourceShard]) -> tuple[int, bool]:
-    """Return how many rows files have, and whether they were counted: those of many files, or long ones, are not."""
-    counted = [known.rows for _, known in looked_at(shards)]
-    if len(shards) <= FILES and None not in counted:
-        return sum(rows or 0 for rows in counted), True
-    rows, read_bytes = _looked_at(shards)
-    return round(sum(shard.bytes for shard in shards) / read_bytes * len(rows)) if rows else 0, False
-
-
-def _looked_at(shards: Sequence[SourceShard]) -> tuple[list[Row], float]:
-    """Return the first rows of some files, evenly spaced, and about how many of their bytes they are."""
-    found = [first_rows(shard) for shard in shards[:: max(1, -(-len(shards) // DESCRIBED_FILES))]]
-    return [row for rows, _ in found for row in rows], sum(read_bytes for _, read_bytes in found)
+def _first_rows(shard: SourceShard) -> list[Row]:
+    """Return the first rows of a file, none if it cannot be read; keys in its path stand where a row has no value."""
+    found: list[Any] = []
+    with broken_files():
+        if shard.format == "jsonl":
+            found = list(islice(jsonl_records(shard.url, shard.relative, LARGEST_DOCUMENT), ROWS))
+        elif shard.format == "warc":
+            found = list(with_texts(islice(warc_records(shard, LARGEST_DOCUMENT), PAGES)))
+        else:
+            with open_parquet_source(shard.url) as file:
+                names = [one.name for one in file.schema_arrow if not pa.types.is_nested(one.type)]
+                found = next((batch.to_pylist() for batch in file.iter_batches(ROWS, columns=names)), [])
+    rows = [one for one in found if isinstance(one, dict)]
+    return [{**row, **{name: key for name, key in shard.keys if row.get(name) is None}} for row in rows]
 
 
 def _text_column(rows: Sequence[Row], columns: Sequence[str], path: str) -> str:

@@ -7,17 +7,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from fineweb_mask.models.columns import read_as_text, stored_type, to_numbers
+from fineweb_mask.models.columns import is_text, kept, read_as_text, stored_type
 from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.names import find
 from fineweb_mask.models.settings.quality import LabelSettings
 from fineweb_mask.tasks.storage.parquet import read_schema, read_table
 
-HOLDS = {
-    "text_column": ((pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view), "text"),
-    "score_column": ((pa.types.is_integer, pa.types.is_floating), "numbers, such as 1 and 0 for classes"),
-}
-"""What a column must hold, by the setting that names it."""
+NUMBERS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
 
 
 class LabelsError(DataError):
@@ -39,14 +35,17 @@ def check_labels(labels: LabelSettings) -> list[str]:
     except (OSError, pa.ArrowInvalid) as error:
         raise LabelsError(f"the labels {labels.path!r} cannot be read as Parquet: {error}") from error
     found = []
-    for setting, (checks, what) in HOLDS.items():
+    for setting, what in {"text_column": "text", "score_column": "numbers or booleans"}.items():
         name = getattr(labels, setting)
         own = find(name, schema.names)
         if own is None or schema.names.count(own) != 1:
             raise LabelsError(f"{labels.path!r} has no single column {name!r}: set {setting} to one of {schema.names}")
-        kind = schema.field(own).type
-        if not any(check(stored_type(kind)) for check in checks):
-            raise LabelsError(f"{setting} {name!r} must hold {what}, its type is {kind}")
+        kind = stored_type(schema.field(own).type)
+        if not (is_text(kind) if setting == "text_column" else any(check(kind) for check in NUMBERS)):
+            raise LabelsError(
+                f"{setting} {name!r} must hold {what}, its type is {kind}: name another; classes become numbers by "
+                "DuckDB, SELECT text, (label = 'good')::INT AS score"
+            )
         found.append(own)
     return found
 
@@ -61,20 +60,21 @@ def read_labels(labels: LabelSettings) -> tuple[list[str], NDArray[np.bool_]]:
     """
     own = check_labels(labels)
     try:
-        table = read_table(labels.path, columns=list(dict.fromkeys(own)))
+        table = read_table(labels.path, columns=own)
     except (OSError, pa.ArrowInvalid) as error:
         raise LabelsError(f"the labels {labels.path!r} are damaged: {error}") from error
-    texts, values = (table[column].combine_chunks() for column in own)
-    texts, (values, _) = read_as_text(texts), to_numbers(values, pa.float64())
+    texts, scores = (table[column].combine_chunks() for column in own)
+    texts = read_as_text(texts)
+    scores, _ = kept(scores.cast(pa.int8()) if pa.types.is_boolean(scores.type) else scores, pa.float64())
     has_text = pc.greater(pc.utf8_length(pc.utf8_trim_whitespace(texts)), 0)
-    keep = pc.and_(pc.fill_null(has_text, False), pc.is_valid(values))
-    texts, scores = texts.filter(keep).to_pylist(), np.asarray(values.filter(keep))
-    if not texts:
+    keep = pc.and_(pc.fill_null(has_text, False), pc.is_valid(scores))
+    found, values = texts.filter(keep).to_pylist(), np.asarray(scores.filter(keep))
+    if not found:
         raise LabelsError(f"the labels {labels.path!r} must hold rows with both a text and a {labels.score_column!r}")
-    positive = scores >= labels.threshold
+    positive = np.asarray(values >= labels.threshold, dtype=bool)
     if positive.all() or not positive.any():
         raise LabelsError(
             f"every label falls on the same side of the threshold: set threshold, now {labels.threshold:g}, between "
-            f"the scores, which go from {scores.min():g} to {scores.max():g}"
+            f"the scores, which go from {values.min():g} to {values.max():g}"
         )
-    return texts, np.asarray(positive, dtype=bool)
+    return found, positive

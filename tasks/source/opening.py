@@ -1,4 +1,4 @@
-"""Open source files: Parquet, and others, which may be compressed, also as a zip archive with one file in it.
+"""Open source files: Parquet, and others, which may be compressed.
 
 A file that is broken is told from one that cannot be reached at the moment.
 """
@@ -9,7 +9,6 @@ import io
 import lzma
 import re
 import sys
-import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +17,6 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fineweb_mask.models.columns import ColumnTypeError
 from fineweb_mask.tasks.storage.remote.errors import is_transient
 from fineweb_mask.tasks.storage.remote.filesystem import RemoteFile, is_local, open_filesystem, open_source
 
@@ -32,12 +30,12 @@ class BrokenFileError(ValueError):
     """A file is damaged, cut off, or not what its name says."""
 
 
-BROKEN_FILE_ERRORS = (pa.ArrowException, BrokenFileError, UnicodeError, ColumnTypeError)
+BROKEN_FILE_ERRORS = (pa.ArrowException, BrokenFileError, UnicodeError)
 BUFFER_BYTES = 2**16
 """Bytes that are unpacked at a time."""
 
 
-UNPACKING_ERRORS = (EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, zstd.ZstdError, gzip.BadGzipFile)
+UNPACKING_ERRORS = (EOFError, zlib.error, lzma.LZMAError, zstd.ZstdError, gzip.BadGzipFile)
 REMEDIES = {
     "too much memory": "its window is above 2 GiB; compress it again with zstd --long=31 or less",
     "Dictionary mismatch": "it needs a dictionary; compress it again without one",
@@ -50,37 +48,15 @@ def _zstd(stream: IO[bytes]) -> zstd.ZstdFile:
     return zstd.ZstdFile(stream, options={zstd.DecompressionParameter.window_log_max: 31})
 
 
-def _zip(stream: IO[bytes]) -> IO[bytes]:
-    archive = zipfile.ZipFile(stream)
-    names = [name for name in archive.namelist() if not name.endswith("/") and not name.startswith("__MACOSX/")]
-    if len(names) != 1:
-        raise BrokenFileError(f"the archive holds {len(names):,} files, it may hold one: unpack it")
-    try:
-        return archive.open(names[0])
-    except (RuntimeError, NotImplementedError) as error:  # it is encrypted, or of another method
-        raise BrokenFileError(f"the archive cannot be opened: {error}: unpack it") from error
-
-
-OPENERS: dict[str, Callable[[Any], Any]] = {
-    ".gz": lambda stream: gzip.GzipFile(fileobj=stream),
-    ".bz2": bz2.BZ2File,
-    ".xz": lzma.LZMAFile,
-    ".zst": _zstd,
-    ".lz4": lambda stream: pa.CompressedInputStream(stream, "lz4"),
-    ".zip": _zip,
+OPENERS: dict[bytes, Callable[[Any], Any]] = {
+    rb"\x1f\x8b": lambda stream: gzip.GzipFile(fileobj=stream),
+    rb"BZh[1-9]": bz2.BZ2File,
+    rb"\xfd7zXZ\x00": lzma.LZMAFile,
+    rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18": _zstd,  # or a frame that is skipped
 }
-PACKED = {**{ending: ending for ending in OPENERS}, ".gzip": ".gz", ".lzma": ".xz", ".zstd": ".zst"}
-"""Endings of the names of compressed files, each with its key in `OPENERS`."""
-FIRST_BYTES = {
-    rb"\x1f\x8b": ".gz",
-    rb"BZh[1-9]": ".bz2",
-    rb"\xfd7zXZ\x00|\]\x00\x00": ".xz",
-    rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18": ".zst",  # or a frame that is skipped
-    rb"\x04\x22\x4d\x18": ".lz4",
-    rb"PK\x03\x04": ".zip",
-}
-PLAIN = re.compile(rb"[\t\n\r -~\xef]")
-"""A first byte of text; servers and tools unpack files and leave their names as they are."""
+"""What opens a compressed file, by its first bytes: tools unpack files and leave their names as they are."""
+PACKED = (".gz", ".bz2", ".xz", ".zst", ".zstd")
+"""Endings of the names of compressed files."""
 
 
 class _Unpacked(io.RawIOBase):
@@ -96,39 +72,29 @@ class _Unpacked(io.RawIOBase):
         try:
             found = self._stream.read(len(buffer))
         except UNPACKING_ERRORS as error:
-            raise _explained(error) from error
+            remedy = next((what for words, what in REMEDIES.items() if words in str(error)), "it is damaged or cut off")
+            raise BrokenFileError(f"{error}: {remedy}") from error
         buffer[: len(found)] = found
         return len(found)
 
 
 @contextmanager
-def open_unpacked(url: str, name: str) -> Iterator[IO[bytes]]:
-    """Open a file and unpack it as its first bytes say, or else the ending of its name.
+def open_unpacked(url: str) -> Iterator[IO[bytes]]:
+    """Open a file, and unpack it if its first bytes say that it is compressed.
 
     Raises
     ------
     BrokenFileError
-        Here or while it is read in the block: if it cannot be unpacked.
+        While it is read in the block: if it cannot be unpacked.
     """
     with open_source(url) as stream:
         first = stream.peek(8)
-        kind = next((kind for pattern, kind in FIRST_BYTES.items() if re.match(pattern, first)), None)
-        if kind is None and not PLAIN.match(first):
-            kind = next((kind for ending, kind in PACKED.items() if name.lower().endswith(ending)), None)
-        if kind is None:
+        unpack = next((unpack for pattern, unpack in OPENERS.items() if re.match(pattern, first)), None)
+        if unpack is None:
             yield stream
             return
-        try:
-            unpacked = OPENERS[kind](stream)
-        except UNPACKING_ERRORS as error:
-            raise _explained(error) from error
-        with unpacked:
+        with unpack(stream) as unpacked:
             yield io.BufferedReader(_Unpacked(unpacked), BUFFER_BYTES)
-
-
-def _explained(error: Exception) -> BrokenFileError:
-    remedy = next((remedy for words, remedy in REMEDIES.items() if words in str(error)), "it is damaged or cut off")
-    return BrokenFileError(f"{error}: {remedy}")
 
 
 def open_parquet_source(url: str) -> pq.ParquetFile:

@@ -2,11 +2,12 @@
 
 WebOrganizer ships a NumPy array for each file of documents, Dolma a file of JSON Lines
 (https://github.com/allenai/dolma, "attributes"). Rows belong together by their ids, or without these by their place. A
-sidecar is found by the path of the source file, and its size and date, or its content, are in the key of the scores.
+sidecar is found by the path of the source file, and its size and date are in the key of the scores.
 """
 
 import logging
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -18,29 +19,25 @@ from pydantic import BaseModel, ConfigDict
 
 from fineweb_mask.models.columns import label, locate
 from fineweb_mask.models.documents import MADE_ID
+from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.names import inside
 from fineweb_mask.models.settings.quality import SHARD, SidecarScorerSettings
 from fineweb_mask.tasks.source.discovery import (
     LARGEST_DOCUMENT,
     SourceShard,
-    content_of,
     fingerprint_of,
     pin_commit,
     stem_of,
 )
 from fineweb_mask.tasks.source.jsonl import Record, jsonl_records
 from fineweb_mask.tasks.source.opening import BROKEN_FILE_ERRORS, open_parquet_source
-from fineweb_mask.tasks.storage.remote.errors import is_missing, is_transient
+from fineweb_mask.tasks.storage.remote.errors import is_transient
 from fineweb_mask.tasks.storage.remote.filesystem import open_filesystem, open_source
 from fineweb_mask.tasks.storage.remote.retries import attempt
 from fineweb_mask.tasks.workspace.job import BadShardError
 
-SPAN = 3
-"""Values of a span of Dolma: its start, its end and its score."""
-
-
-NAMED_IDS = 3
-"""Ids that a message names."""
+SPAN, NAMED_IDS = 3, 3
+"""Values of a span of Dolma, its start, its end and its score; and ids that a message names."""
 
 logger = logging.getLogger(__name__)
 
@@ -51,61 +48,42 @@ class Sidecar(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     url: str
-    fingerprint: str  # empty if there is no such file
+    fingerprint: str | None  # None: there is no such file
     id_names: tuple[str, ...] = ("id",)  # of the column of ids, as the source or Dolma names it
 
 
 class Sidecars:
-    """The sidecars of a corpus, for one scorer, as they are now; a server of HTTP lists none.
+    """The sidecars of a corpus, for one scorer, as they are now.
 
     Parameters
     ----------
     settings
         Of the scorer.
-    by_content
-        Whether a file is known by its content, and not by its size and date.
     id_column
         The source's column of ids.
+
+    Raises
+    ------
+    SettingsError
+        If they are at a server that cannot list them.
     """
 
-    def __init__(self, settings: SidecarScorerSettings, *, by_content: bool, id_column: str = "id") -> None:
+    def __init__(self, settings: SidecarScorerSettings, id_column: str = "id") -> None:
         self._id_names = tuple(dict.fromkeys((id_column, "id")))
         folder, slash, rest = settings.path.partition(SHARD)[0].rpartition("/")
         self._template = pin_commit(folder) + settings.path[len(folder) :] if slash else settings.path
-        self._by_content = by_content
-        self._fingerprints: dict[str, str] | None = None  # by path; None: looked up one by one
-        if not self._template.startswith(("http://", "https://")):
-            filesystem, root = open_filesystem(self._template.partition(SHARD)[0].removesuffix(rest) or ".")
-            filesystem.invalidate_cache()
-            found = attempt(settings.path, _files_below, filesystem, root)
-            self._fingerprints = {path: fingerprint_of(info) for path, info in found.items()}
+        if self._template.startswith(("http://", "https://")):
+            raise SettingsError(f"quality.scorers: http lists no files, received {settings.path!r}: download them")
+        filesystem, root = open_filesystem(self._template.partition(SHARD)[0].removesuffix(rest) or ".")
+        filesystem.invalidate_cache()
+        found = attempt(settings.path, partial(filesystem.find, detail=True), root)
+        self._files = {path: filesystem.info(path) if one.get("islink") else one for path, one in found.items()}
 
     def beside(self, shard: SourceShard) -> Sidecar:
         """Return the sidecar of a source file, whether it exists or not."""
         url = self._template.replace(SHARD, stem_of(shard.relative))
-        filesystem, path = open_filesystem(url)
-        if self._fingerprints is not None:
-            fingerprint = self._fingerprints.get(path, "")
-        else:
-            fingerprint = attempt(url, _fingerprint, filesystem, path)
-        if fingerprint and self._by_content:
-            fingerprint = content_of(url)
-        return Sidecar(url=url, fingerprint=fingerprint, id_names=self._id_names)
-
-
-def _files_below(filesystem: Any, root: str) -> dict[str, dict[str, Any]]:  # noqa: ANN401
-    """Return the fsspec `info` of the files below a folder, by path; links are followed."""
-    found = filesystem.find(root, detail=True)
-    return {path: filesystem.info(path) if info.get("islink") else info for path, info in found.items()}
-
-
-def _fingerprint(filesystem: Any, path: str) -> str:  # noqa: ANN401
-    try:
-        return fingerprint_of(filesystem.info(path))
-    except FileNotFoundError as error:
-        if not is_missing(error):
-            raise
-        return ""
+        info = self._files.get(open_filesystem(url)[1])
+        return Sidecar(url=url, fingerprint=info and fingerprint_of(info), id_names=self._id_names)
 
 
 def read_sidecar(

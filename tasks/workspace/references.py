@@ -61,8 +61,8 @@ class StageFile(BaseModel):
 NO_FILE = StageFile(stage="", name="", path="", rows=0, bytes=0, fingerprint="")
 """Stands for a stage's file that a shard does not have; its `path` is empty."""
 
-NEAR, SAME_URL = COUNTED = ("near_duplicate", "same_url")
-"""Why a near-duplicate is dropped, or a page of a URL that is kept, and the details of a list that count them."""
+NEAR, SAME_URL, EXCLUDED = COUNTED = ("near_duplicate", "same_url", "excluded")
+"""Why a near-duplicate, a page of a URL that is kept, or what `ingest.exclude` names is dropped, and their details."""
 
 
 _NO_FILE = Field(default_factory=lambda: NO_FILE)  # pydantic copies a default that is a model, 25,000 times

@@ -99,6 +99,7 @@ class Workspace:
         self.here = self.root if remote is None else remote.here  # for locks: stays on this machine
         self.url = None if remote is None else remote.url  # None for a local folder
         self.fitted = self.root / "fitted"  # models and statistics that were fitted on this corpus
+        self.erased = self.fitted / "erased.json"  # rows of source files, by shard
         self.columns = self.fitted / "columns.json"  # of the documents, which stay while the corpus grows
         self.dataset = self.root / "dataset"  # the pipeline's product
         self.dataset_record = self.dataset / "provenance.json"  # written last

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fineweb_mask.models.errors import FinewebMaskError
 from fineweb_mask.models.settings import SourceSettings
-from fineweb_mask.tasks.source.discovery import SourceShard
+from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.source.reader import ShardReader
 
 SEEDS = Path(__file__).parent / "seeds"
@@ -23,12 +23,10 @@ def read_jsonl(content: bytes) -> None:
         return
     path = _folder / f"lines{SUFFIXES[content[0] % len(SUFFIXES)]}"
     path.write_bytes(content[1:])
-    shard = SourceShard(
-        name="lines", relative=path.name, url=str(path), format="jsonl", bytes=len(content) - 1, fingerprint=""
-    )
+    source = SourceSettings(path=str(path))
+    [shard] = discover(source)
     try:
-        reader = ShardReader(shard, SourceSettings(path=str(path), fingerprint="content"))
-        for batch, problems in reader.batches():
+        for batch, problems in ShardReader(shard, source).batches():
             batch.validate(full=True)
             if len(problems) != batch.num_rows:
                 raise AssertionError(f"{len(problems)} problems of {batch.num_rows} rows")

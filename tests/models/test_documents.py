@@ -3,14 +3,9 @@
 import math
 
 import pyarrow as pa
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from fineweb_mask.models import documents as models_documents
 from fineweb_mask.models.documents import (
     CHARS_PER_TOKEN,
-    ColumnTypeError,
     DocumentFilter,
     conform,
     content_hash,
@@ -53,22 +48,6 @@ def test_conform_reads_every_kind_of_text_fills_missing_columns_renames_and_carr
     [row] = conform(raw, {"text": ("body",), "id": ("key",)}, extra).to_pylist()
     given = {"text": "x", "id": "7", "token_count": 3, "more": [1, 2]}
     assert row == dict.fromkeys([*FINEWEB.names, "absent"]) | given
-
-
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        ([("text", [["x"]])], r"column 'text' must hold text, its type is list<"),
-        ([("text", ["x"]), ("language_score", [[1.0]])], r"'language_score' of type list<.* cannot be read as double"),
-        ([("text", ["x"]), ("text", ["y"])], "column 'text' exists 2 times"),
-        ([("body", [1])], "column 'body' must hold text"),  # the source's name, not ours
-    ],
-)
-def test_conform_says_which_column_has_which_wrong_type_or_a_name_that_another_has(columns, message):
-    names, values = zip(*columns, strict=True)
-    batch = pa.record_batch([pa.array(one) for one in values], names=list(names))
-    with pytest.raises(ColumnTypeError, match=message):
-        conform(batch, {"text": ("body",)} if "body" in names else {}, [])
 
 
 def test_every_drop_is_counted_by_its_first_reason():
@@ -124,16 +103,6 @@ def test_tokens_are_added_up_before_and_after_the_filter_and_impossible_counts_a
     assert batch["token_count"].to_pylist() == [6, None, None, None, 2**31 - 1]
     kept = 6 + 10 + 2 * math.ceil(len(texts[-1]) / CHARS_PER_TOKEN) + 2**31 - 1
     assert (chosen.tokens_in, chosen.tokens_kept, chosen.tokens_estimated) == (5 + kept, kept, 3)
-
-
-@given(st.lists(st.text(alphabet="abcXYZ\u03a3", min_size=1), min_size=1), st.sampled_from(" \n\t\u2003"))
-def test_a_hash_depends_on_the_words_only_also_of_a_long_text_hashed_in_parts(words, space):
-    whole, text = content_hash(" ".join(words)), f"  {space.join(words).swapcase()}\u00a0"
-    with pytest.MonkeyPatch.context() as patch:
-        for length in (1, 7, 100):
-            patch.setattr(models_documents, "LONG_TEXT", length)
-            assert content_hash(text) == whole
-            assert content_hash(" " * 500) == content_hash("")
 
 
 def test_invalid_utf8_within_nested_columns_drops_its_row_only():

@@ -163,7 +163,7 @@ def test_statistics_of_sidecars_leave_out_shards_without_one(copied, tmp_path):
     scorer = SidecarScorerSettings(path=f"{tmp_path}/{{shard}}.npy")
     rows = copied.documents[-1].details["rows_in"]
     np.save(tmp_path / "b.npy", np.arange(rows))
-    files = Sidecars(scorer, by_content=False)
+    files = Sidecars(scorer)
     settings = QualitySettings(scorers=[scorer])
     sidecars = {shard.name: {"sidecar": files.beside(shard)} for shard in copied.shards}
     job = statistics_job(copied.workspace, copied.documents, [resolve_model(scorer)], settings)

@@ -115,9 +115,7 @@ def test_extra_columns_are_carried(ingest_rows, make_document):
 
 
 def test_equal_sources_give_equal_bytes_and_a_second_run_reuses_them(tmp_path, corpus):
-    first, other, again = (
-        ingest_file(tmp_path / name, corpus / "b.parquet", fingerprint="content")[1] for name in ("one", "two", "one")
-    )
+    first, other, again = (ingest_file(tmp_path / name, corpus / "b.parquet")[1] for name in ("one", "two", "one"))
     assert (tmp_path / "one" / first.path).read_bytes() == (tmp_path / "two" / other.path).read_bytes()
     assert (first.cached, again.cached) == (False, True)
 

@@ -170,7 +170,7 @@ def test_annotations_belong_to_the_rows_that_were_kept_or_to_documents_by_their_
         statistics = copied.statistics.model_copy(update={"details": details})
         given = [resolve_model(scorer)], statistics, QualitySettings(scorers=[scorer])
         found = score_job(copied.workspace, documents, *given)
-        files = Sidecars(scorer, by_content=True)
+        files = Sidecars(scorer)
         return found.model_copy(update={"sidecars": {"sidecar": files.beside(copied.shards[-1])}})
 
     np.save(tmp_path / "b.npy", np.arange(rows) * 10)

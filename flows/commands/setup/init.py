@@ -39,7 +39,7 @@ def init(
 
     check_output(output, "--output", [source], replaces=force)
     found = describe(source)
-    for line in [*told(found.source.lines()), *told(found.source.worries()), *said_of(found)]:
+    for line in [*told(found.source.lines), *told(found.source.worries), *said_of(found)]:
         echo(line)
     if not found.scores:
         echo("quality    no column of scores: diversity and near-duplicates alone decide what is selected")

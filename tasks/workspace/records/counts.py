@@ -16,6 +16,7 @@ DROPPED_BY = {
     "low_language_score": "ingest.min_language_score",
     "benchmark": "ingest.decontaminate",
     "known": "ingest.against",
+    "excluded": "ingest.exclude",
 }
 """The setting that drops documents, by their reason."""
 

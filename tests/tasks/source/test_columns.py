@@ -7,9 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fineweb_mask.flows.recipe import with_overrides
 from fineweb_mask.models.settings import PipelineSettings
-from fineweb_mask.tasks.source import sample
+from fineweb_mask.tasks.source import columns as module
 from fineweb_mask.tasks.source.columns import ColumnError, check_columns, document_columns, named_columns, settle
 from fineweb_mask.tasks.source.discovery import SourceShard, discover
 from fineweb_mask.tasks.source.reader import ShardReader
@@ -72,7 +71,7 @@ def test_a_wrong_text_column_is_told_once_with_the_columns_that_exist(recipe: An
         return given.model_copy(update={"source": given.source.model_copy(update={"text_column": column})})
 
     check_columns(with_text("body"), shards)
-    told = r"^source\.text_column: no source file has a column 'content', it may be "
+    told = r"^source\.text_column: no file has a column 'content', it may be "
     with pytest.raises(ColumnError, match=told) as e:
         check_columns(with_text("content"), shards)
     assert all(f"'{name}'" in str(e.value) for name in ("text", "site", "body", "more"))
@@ -86,9 +85,9 @@ def test_lines_of_which_only_a_late_one_has_the_text_are_not_refused(recipe, tmp
     write_lines(tmp_path / "late.jsonl", ['{"id": 1}'] * 3 + ['{"content": "a"}'])
     given, _ = recipe()
     source = settings(tmp_path / "late.jsonl", text_column="content")
-    for most in (sample.ROWS, 2):
-        monkeypatch.setattr(sample, "ROWS", most)
-        sample.known_columns.cache_clear()
+    for most in (module.ROWS, 2):
+        monkeypatch.setattr(module, "ROWS", most)
+        module.known_columns.cache_clear()
         check_columns(given.model_copy(update={"source": source}), settle(discover(source), source))
         assert read(source)[0]["text"].to_pylist() == [None, None, None, "a"]
 
@@ -143,7 +142,7 @@ def test_files_that_cannot_be_read_have_no_say_and_columns_that_are_not_kept_non
 
 
 def test_files_are_looked_at_evenly_and_what_others_have_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(sample, "FILES", 2)
+    monkeypatch.setattr(module, "FILES", 2)
     shards = shards_of(tmp_path, [pa.array([1]), pa.array(["x"]), pa.array([2])])
     assert {shard.columns for shard in shards} == {(("extra", "int64"),)}
     write_table(tmp_path / "1.parquet", text=["a"], late=["x"])
@@ -173,18 +172,6 @@ def test_a_column_has_the_spelling_of_the_first_file_or_of_the_settings_in_all(t
     assert {shard.columns for shard in settle(discover(listed), listed)} == {(("SOURCE", "string"),)}
 
 
-def test_whole_numbers_elsewhere_are_looked_for_in_fractions_alone(tmp_path: Path) -> None:
-    write_table(tmp_path / "a.parquet", text=["a"], year=[2020], share=[0.5])
-    write_table(tmp_path / "b.parquet", text=["a"], Year=[2020.0], share=[0.5])
-    write_lines(tmp_path / "c.jsonl", ['{"text": "a", "year": 2020.0, "share": 1.0}'])
-    write_lines(tmp_path / "d.jsonl", ['{"text": "a", "year": 2020, "share": 1}'])
-    shards = settled_source(tmp_path)
-    assert {shard.columns for shard in shards.values()} == {(("year", "int64"), ("share", "double"))}
-    for shard in shards.values():
-        [(batch, _)] = ShardReader(shard, settings(tmp_path)).batches()
-        assert batch["year"].to_pylist() == [2020]
-
-
 def test_keys_in_paths_have_one_spelling_and_are_numbers_if_all_are(tmp_path: Path) -> None:
     def year() -> set[tuple[tuple[str, str], ...] | None]:
         return {shard.columns for shard in settled_source(tmp_path).values()}
@@ -201,30 +188,18 @@ def test_keys_in_paths_have_one_spelling_and_are_numbers_if_all_are(tmp_path: Pa
 def test_a_path_that_a_setting_names_is_a_column(tmp_path: Path) -> None:
     write_table(tmp_path / "a.parquet", text=["a"], meta=pa.array([{"Source": "x", "n": 1}]))
     write_lines(tmp_path / "b.jsonl", ['{"text": "a", "meta": {"source": "y"}}', '{"text": "b", "meta": null}'])
-    shards = settled_source(tmp_path, ("meta.source", "META.source", "dump"))
+    shards = settled_source(tmp_path, ("META.source", "dump"))
     assert {shard.columns for shard in shards.values()} == {(("meta", "string"), ("META.source", "string"))}
     for shard in shards.values():
         [(batch, _)] = ShardReader(shard, settings(tmp_path)).batches()
         assert batch["META.source"].to_pylist() in (["x"], ["y", None])
 
 
-@pytest.mark.parametrize(
-    ("sections", "spelled"),
-    [
-        ({"materialize": {"layout": "SITE"}}, {"materialize.layout": "site"}),
-        ({"report": {"by": ["url", "Language", "Site"]}}, {"report.by.1": "language", "report.by.2": "site"}),
-        ({"selection": {"groups": {"column": "Site"}}}, {"selection.groups.column": "site"}),
-        ({"selection": {"group_column": "Site"}}, {"selection.group_column": "site"}),
-        ({"ingest": {"groups": ["Site"]}}, {"ingest.groups.0": "site"}),
-        ({"ingest": {"copies": {"prefer": {"Site": ["a"]}}}}, {"ingest.copies.prefer": {"site": ["a"]}}),
-        ({"score": "Language_Score"}, {"quality.scorers.0.column": "language_score"}),
-        ({"materialize": {"layout": "site"}, "report": {"by": ["url", "site"]}, "extra_columns": ["site"]}, {}),
-        ({"materialize": {"layout": "flat"}}, {}),
-        ({"score": "N_CHARS", "extra_columns": ["Site"]}, {"quality.scorers.0.column": "n_chars"}),
-        ({"materialize": {"layout": "SITE"}, "extra_columns": ["Site"]}, {"materialize.layout": "Site"}),
-    ],
-)
-def test_settings_find_a_column_in_any_spelling(recipe: Any, sections: dict[str, Any], spelled: dict[str, Any]) -> None:
-    given, shards = recipe(**sections)
-    assert check_columns(given, shards) == spelled
-    assert check_columns(with_overrides(given, spelled), shards) == {}
+def test_a_setting_spells_a_column_as_the_documents_have_it(recipe: Any) -> None:
+    check_columns(*recipe(materialize={"layout": "site"}, report={"by": ["url", "site"]}, score="n_chars"))
+    for named, told in (
+        ({"report": {"by": ["SITE"]}}, "'SITE', it may be one of site$"),
+        ({"score": "N_Chars"}, "n_chars$"),
+    ):
+        with pytest.raises(ColumnError, match=told):
+            check_columns(*recipe(**named))

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.models.errors import SettingsError
+from fineweb_mask.tasks.source.columns import ROWS
 from fineweb_mask.tasks.source.first_rows import describe
-from fineweb_mask.tasks.source.sample import ROWS
 
 
 def write(path: Path, **columns: list[object]) -> str:
@@ -31,7 +31,7 @@ def test_a_file_of_parquet(tmp_path: Path) -> None:
         "nested": [{"score": 1}] * 10,
     }
     found = describe(write(tmp_path / "a.parquet", **columns))
-    assert (found.source.files, found.rows, found.is_counted, found.looked_at) == ({".parquet": 1}, 10, True, 10)
+    assert (found.rows, found.is_counted, found.looked_at) == (10, True, 10)
     assert (found.text_column, found.id_column, found.median_chars, found.dumps) == ("content", "uid", 4, 2)
     assert found.languages == [("de", 0.9), ("en", 0.1)]
     assert found.scores == [("edu_score", 0.5, 2.0, pytest.approx(0.1)), ("int_score", 1.0, 2.0, 0.0)]

@@ -27,6 +27,8 @@ def test_scores_from_the_threshold_on_are_positive(read):
         assert positive.tolist() == [False, True, True, False]
         assert texts == TEXTS
     assert read({"threshold": 5.0}, text=TEXTS, score=[2, 3, 5, 0])[1].sum() == 1
+    found = read({"threshold": 1.0}, text=TEXTS, score=[True, False, None, True])[1]
+    assert found.tolist() == [True, False, True]
 
 
 def test_rows_without_text_or_score_are_left_out(read):
@@ -41,7 +43,7 @@ def test_rows_without_text_or_score_are_left_out(read):
         ({}, {"text": TEXTS, "grade": [1, 2, 3, 4]}, r"column 'score': set score_column to one of \['text', 'grade'\]"),
         ({}, {"body": TEXTS, "score": [1, 2, 3, 4]}, r"column 'text': set text_column to one of \['body', 'score'\]"),
         ({}, {"text": [1, 2, 3, 4], "score": [1, 2, 3, 4]}, "text_column 'text' must hold text, its type is int64"),
-        ({}, {"text": TEXTS, "score": ["1", "2", "3", "x"]}, "'score' must hold numbers, such as 1 and 0"),
+        ({}, {"text": TEXTS, "score": ["1", "2", "3", "x"]}, "'score' must hold numbers or booleans.*by DuckDB"),
         ({}, {"text": TEXTS, "score": [3, 4, 5, 3]}, "same side .*: set threshold, now 3, .* from 3 to 5"),
         ({}, {"text": [None, ""], "score": [1, 2]}, "must hold rows with both a text and"),
     ],

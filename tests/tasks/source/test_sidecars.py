@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.models.documents import stable_id
+from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings.quality import SidecarScorerSettings
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.sidecars import Sidecars, read_sidecar
@@ -31,7 +32,7 @@ def documents(ids, source_rows=None):
 
 def annotations(path, ids, rows, source_rows=None, id_column="id", **changes):
     settings = SidecarScorerSettings(path=path, **changes)
-    sidecar = Sidecars(settings, by_content=False, id_column=id_column).beside(shard())
+    sidecar = Sidecars(settings, id_column).beside(shard())
     return read_sidecar(sidecar, settings, documents(ids, source_rows), rows)
 
 
@@ -107,26 +108,20 @@ def test_a_cut_archive_and_a_row_that_is_no_score_are_named(tmp_path):
         read(path, 2, field="score")
 
 
-def test_a_changed_file_has_another_fingerprint_by_content_if_asked(tmp_path):
+def test_a_changed_file_has_another_fingerprint_and_a_server_of_http_is_refused(tmp_path):
     settings = SidecarScorerSettings(path=write(tmp_path, ".npy", np.zeros(3)))
-    path = tmp_path / "en" / "000.npy"
-
-    def fingerprint(*, by_content):
-        return Sidecars(settings, by_content=by_content).beside(shard()).fingerprint
-
-    before = [fingerprint(by_content=way) for way in (False, True)]
-    os.utime(path, ns=(1, 1))
-    assert fingerprint(by_content=False) != before[0]
-    assert fingerprint(by_content=True) == before[1]
-    np.save(path, np.ones(3))
-    assert fingerprint(by_content=True) != before[1]
+    before = Sidecars(settings).beside(shard()).fingerprint
+    os.utime(tmp_path / "en" / "000.npy", ns=(1, 1))
+    assert Sidecars(settings).beside(shard()).fingerprint != before
+    with pytest.raises(SettingsError, match="http lists no files"):
+        Sidecars(SidecarScorerSettings(path="https://example.org/{shard}.npy"))
 
 
 def test_names_may_begin_before_the_shard_s(tmp_path):
     write(tmp_path, ".npy", np.ones(3))
     (tmp_path / "en" / "000.npy").rename(tmp_path / "topic-000.npy")
     settings = SidecarScorerSettings(path=f"{tmp_path}/topic-{{shard}}.npy")
-    found = Sidecars(settings, by_content=False).beside(shard("000.parquet"))
+    found = Sidecars(settings).beside(shard("000.parquet"))
     assert read_sidecar(found, settings, documents([None] * 3), 3)[0].tolist() == [1.0, 1.0, 1.0]
 
 
