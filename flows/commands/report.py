@@ -43,6 +43,7 @@ def report(
     from fineweb_mask.flows.pipeline.inputs import find_inputs
     from fineweb_mask.flows.status.inspection import finished_run, last_run
     from fineweb_mask.models.settings import PipelineSettings
+    from fineweb_mask.tasks.source.columns import ColumnError
 
     opened, last, folder = last_run(workspace)
     given = {"by": by, "sample": sample}
@@ -54,6 +55,8 @@ def report(
     with chdir(folder):
         try:
             find_inputs(settings)
+        except ColumnError:
+            raise  # of --by
         except (FinewebMaskError, OSError) as error:
             raise SettingsError(f"the inputs of the last run are out of reach: {error}") from error
         common.begin()

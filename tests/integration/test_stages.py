@@ -191,5 +191,5 @@ def test_the_report_is_a_command(workspace, server):
     assert "Measured on 300 of 1,892 eligible and 300 of 473 selected" in after
     assert state(workspace) == DONE  # the settings given are kept
     result = CliRunner().invoke(app, ["report", str(workspace), "--by", "genre"])
-    assert result.exit_code == 1, result.output
-    assert "no document has a column 'genre'" in result.output
+    assert result.exit_code == 2, result.output
+    assert "report.by.0: no document will have a column 'genre'" in result.output
