@@ -19,13 +19,13 @@ def test_what_a_run_made_is_read_as_tables(finished):
         assert (dataset.column_names, len(dataset)) == (["id", "quality"], selected)
         assert len(workspace.selected) == selected
         assert pa.table(workspace.selected["id"]).num_rows == selected
-        assert workspace.scores.limit(5).to_arrow_table().num_rows == 5
-        assert workspace.documents.filter("language = 'en'").count("*").fetchall()[0][0] > selected
-        fates = dict(workspace.fates.aggregate("reason, count(*)").fetchall())
+        assert workspace.sql("FROM scores").limit(5).to_arrow_table().num_rows == 5
+        assert workspace.sql("FROM documents").filter("language = 'en'").count("*").fetchall()[0][0] > selected
+        fates = dict(workspace.sql("FROM fates").aggregate("reason, count(*)").fetchall())
         assert fates["selected"] == selected
-        [(vector,)] = workspace.embeddings.project("embedding").limit(1).fetchall()
+        [(vector,)] = workspace.sql("FROM embeddings").project("embedding").limit(1).fetchall()
         assert len(vector) == workspace.settings.embedding.static_dimensions
-        assert workspace.runs.count("*").fetchall()[0][0] >= 1
+        assert workspace.sql("FROM runs").count("*").fetchall()[0][0] >= 1
         assert (workspace.dataset / "README.md").is_file()
         assert workspace.report.is_file()
         assert f"{selected:,} selected>" in repr(workspace)
