@@ -1,7 +1,7 @@
 """Check the inputs of a selection before any work: errors name the column, the first bad row and the remedy."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -97,10 +97,16 @@ def as_tensor(
     """Copy an array to the device if needed; float16 and float32 keep their dtype, all others become float32."""
     if not isinstance(values, torch.Tensor):
         array = np.asarray(values)
+        if array.dtype == object and array.ndim == 1 and len(array):  # a column of vectors of pandas or Arrow
+            try:
+                array = np.stack(list(array))
+            except ValueError as error:
+                raise SelectionInputError(
+                    f"{column}: every document needs a vector of equal length: {error}"
+                ) from error
         if array.dtype.kind not in "fiu":
             raise SelectionInputError(
-                f"{column} must hold numbers, received dtype {array.dtype}: convert the column to float32, a column of "
-                "vectors by np.stack"
+                f"{column} must hold numbers, received dtype {array.dtype}: convert the column to float32"
             )
         if array.dtype not in (np.float16, np.float32):
             with np.errstate(over="ignore"):  # an overflow becomes infinite and is reported later
@@ -140,6 +146,29 @@ def checked_features(values: Any, device: torch.device) -> Rows:  # noqa: ANN401
     if stored.dtype == torch.float32 and float((norms - 1).abs().max()) < UNIT:
         return Rows(stored)
     return Rows(stored, (1 / norms).float())
+
+
+def combined_quality(
+    values: Any,  # noqa: ANN401 - see as_tensor
+    weights: Sequence[float] | None,
+) -> Tensor:
+    """Return the sum of the columns of a quality, (n, columns), each standardised, under their weights: (n,) float32.
+
+    A constant column becomes 0. A quality of one column, (n,), is only multiplied by its weight.
+    """
+    quality = as_tensor(values, "quality", torch.device("cpu"))
+    columns = (quality[:, None] if quality.ndim == 1 else quality).double()
+    factors = [1.0] * columns.shape[-1] if weights is None else list(weights)
+    if columns.ndim != 2 or len(factors) != columns.shape[1] or not np.isfinite(factors).all():
+        raise SelectionInputError(
+            f"quality_weights must be a finite number for each column of quality, received {factors} for a quality of "
+            f"shape {tuple(quality.shape)}"
+        )
+    if columns.shape[1] > 1:
+        deviation = columns.std(0, correction=0)
+        varies = deviation > 1e-12 * columns.abs().amax(0)
+        columns = torch.where(varies, (columns - columns.mean(0)) / torch.where(varies, deviation, 1.0), 0.0)
+    return (columns @ torch.tensor(factors, dtype=torch.float64)).float()
 
 
 def checked_column(

@@ -1,13 +1,14 @@
 """Select documents from one block, and prove how much better any selection could be."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from fineweb_mask.models.runtime.threads import same_threads
 from fineweb_mask.models.selection.block import BlockSolver, Selection
-from fineweb_mask.models.selection.inputs import SelectionInputError, SelectorInputs
+from fineweb_mask.models.selection.inputs import SelectionInputError, SelectorInputs, combined_quality
 from fineweb_mask.models.selection.metrics.base import Metric
 from fineweb_mask.models.selection.ranges import Ranges
 from fineweb_mask.models.settings.selection import SelectionSettings
@@ -17,12 +18,13 @@ from fineweb_mask.models.settings.validation import validated
 
 @same_threads()
 def select(
-    features: Any,  # noqa: ANN401 - numpy or torch, (n, d)
-    quality: Any,  # noqa: ANN401 - numpy or torch, (n,)
+    features: Any,  # noqa: ANN401 - numpy or torch, (n, d), or a column of vectors
+    quality: Any,  # noqa: ANN401 - numpy or torch, (n,) or (n, columns)
     settings: SelectionSettings | Mapping[str, Any] | None = None,
     *,
     device: str | torch.device = "cpu",
     tokens: Any = None,  # noqa: ANN401 - numpy or torch, (n,)
+    quality_weights: Sequence[float] | None = None,
     also: SelectorInputs | None = None,
     own_metrics: Mapping[str, tuple[Metric, float]] | None = None,
     ranges: Ranges | None = None,
@@ -33,10 +35,11 @@ def select(
     Parameters
     ----------
     features
-        Embeddings, (n, d) float16 or float32. Rows are normalised to unit length in float32; those of another length
-        or type are copied.
+        Embeddings, (n, d) float16 or float32, or a column of pandas or Arrow with a vector in each row. Rows are
+        normalised to unit length in float32; those of another length or type are copied.
     quality
-        (n,) float32; np.zeros(n) selects by diversity alone.
+        (n,) or (n, columns) float32; np.zeros(n) selects by diversity alone. Several columns are standardised and
+        summed under `quality_weights`.
     settings
         What to maximise and how, as `SelectionSettings` or a dictionary of some of them: `{"lamb": 0.7}`.
     device
@@ -44,6 +47,8 @@ def select(
     tokens
         Token count of each document, (n,) integers; required with `budget_by="tokens"`. The selection then
         never exceeds the budget of tokens and leaves no room for another document.
+    quality_weights
+        Weight of each column of `quality` after standardising it; None: equal weights.
     also
         What some solvers also read: the scores of several scorers, groups, target examples, importance weights.
     own_metrics
@@ -93,6 +98,8 @@ def select(
         "own_metrics": own_metrics,
         "ranges": ranges,
     }
+    if quality_weights is not None or np.ndim(quality) > 1:
+        quality = combined_quality(quality, quality_weights)
     block = BlockSolver(features, quality, settings, **options)
     reads = SELECTORS[settings.solver].reads
     has_targets = (block.also.targets if "targets" in reads else block.also.log_weights) is not None

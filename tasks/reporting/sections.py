@@ -11,7 +11,7 @@ from fineweb_mask.models.losses import OTHER_NAMES, GroupLosses, Wiped, reason_n
 from fineweb_mask.models.settings.selection import NEAR_DUPLICATE
 from fineweb_mask.tasks.reporting import charts
 from fineweb_mask.tasks.reporting.breakdown import Breakdown
-from fineweb_mask.tasks.reporting.charts import Histogram, Series
+from fineweb_mask.tasks.reporting.charts import Histogram
 from fineweb_mask.tasks.reporting.geometry import Diversity
 from fineweb_mask.tasks.reporting.page import Column, Figure, Section, Table, Tile
 from fineweb_mask.tasks.source.inventory import Inventory, notes_of
@@ -247,32 +247,13 @@ def certificate(blocks: Sequence[dict[str, Any]]) -> Section:
     columns = [Column("block"), Column("documents", "count"), Column("selected", "count"), Column("share", "share")]
     columns += [Column(name, "precise") for name in ("objective", "random selection", "upper bound")]
     table = Table("Blocks", [*columns, Column("gap", "gap")], rows, note)
-    largest = max(solved, key=lambda block: int(block["documents"]), default=None)
-    curves = [] if largest is None or not largest["history"] else [_learning_curve(largest)]
-    tables = [table] if len(rows) > 1 or (rows and not curves) else []  # of one block, the curve says the same
-    return Section(OPTIMUM, [claim(blocks)], curves, tables)
+    return Section(OPTIMUM, [claim(blocks)], tables=[table] if rows else [])
 
 
 def weighted_mean(blocks: Sequence[dict[str, Any]], name: str) -> float | None:
     """Return the mean of a figure over the blocks, weighted by their documents; None if a block lacks the figure."""
     values = [block[name] for block in blocks]
     return None if None in values else mean_of(values, blocks)
-
-
-def _learning_curve(block: dict[str, Any]) -> Figure:
-    steps, values = zip(*block["history"], strict=True)
-    bound = block["upper_bound"]
-    levels = {} if bound is None else {"upper bound on any selection": bound}
-    proven = "." if bound is None else f"; the bound on any selection is {bound:.5g}."
-    levels["random selection"] = block["random_objective"]
-    title, y_label = "Learning curve of the largest block", "objective (dimensionless)"
-    return Figure(
-        "learning-curve",
-        *charts.lines(title, "step", y_label, [Series("objective", steps, values)], levels=levels),
-        alt=f"The objective rises to {values[-1]:.5g}{proven}",
-        caption=f"The objective during the optimisation, of {block['selected']:,} of {block['documents']:,} documents: "
-        f"{block['objective']:.5g} of the selection, {block['random_objective']:.5g} of a random one{proven}",
-    )
 
 
 def what_was_read(source: Inventory | None, shards: Sequence[ShardFiles]) -> Section:

@@ -13,7 +13,7 @@ from playwright.sync_api import Page, expect
 pytestmark = pytest.mark.long  # a server, a worker or a browser, or whole runs, some of which are killed
 
 SCREENSHOTS = Path(__file__).resolve().parents[2] / ".screenshots"
-PLOTS = ("quality", "learning-curve")
+PLOTS = ("quality",)
 INSIDE = ("http://127.0.0.1:", "ws://127.0.0.1:", "data:", "blob:")
 WAIT = 30_000  # milliseconds; a page on a busy machine
 

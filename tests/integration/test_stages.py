@@ -184,7 +184,7 @@ def test_the_report_is_a_command(workspace, server):
     assert result.exit_code == 0, result.output
     summary = json.loads(result.stdout.splitlines()[-1])
     assert summary["report"] == str(page)
-    assert len(summary["plots"]) == 2
+    assert len(summary["plots"]) == 1
     assert all(Path(path).is_file() for path in [*summary["plots"], summary["metrics"]])
     after = page.read_text(encoding="utf-8")
     assert "Share selected by file_path" in after

@@ -14,7 +14,7 @@ from fineweb_mask.tasks import report
 
 NOBODY = {"selected": False, "inclusion": None, "block": None}
 SCRIPT = "<script>alert('x')</script>\"&"
-FIGURES = ["learning-curve", "quality"]
+FIGURES = ["quality"]
 
 
 def page(built):

@@ -1,7 +1,6 @@
 """`select` from end to end: inputs, refused with row and remedy where they are bad, settings, own metrics, devices."""
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
@@ -117,11 +116,9 @@ FEATURES = [
     (lambda f: f[:, 0], r"features must have shape"),
     (lambda f: f.astype(str), r"features must hold numbers, received dtype <U"),
     (lambda f: f[:-1], r"quality must have one value per row of features \(99\)"),
-    (lambda f: pd.Series(list(f)), r"features must hold numbers, received dtype object: .* np\.stack"),
 ]
 QUALITY = [
     (lambda q: spoiled(q, 11, -np.inf), r"quality row 11 .*score"),
-    (lambda q: q[:, None], r"quality must have one value"),
     (lambda q: [*q[:-1], None], r"quality must hold numbers, received dtype object"),
 ]
 
@@ -172,3 +169,23 @@ def test_cuda_is_deterministic_and_as_good_as_the_cpu(metric, corpus):
     first, second = (select(*corpus, chosen, device="cuda") for _ in range(2))
     assert first.indices.tobytes() == second.indices.tobytes()
     assert first.objective == pytest.approx(select(*corpus, chosen).objective, abs=0.01)
+
+
+def test_quality_columns_are_standardised_and_weighted(few):
+    features, quality = few
+    other = np.random.default_rng(1).random(len(quality)).astype(np.float32)
+    columns = np.stack([quality * 1000, other, np.ones_like(quality)], axis=1)
+    found = select(features, columns, solver="top_quality", quality_weights=[1.0, 0.0, 5.0])
+    assert (found.indices == select(features, quality, solver="top_quality").indices).all()
+    with pytest.raises(SelectionInputError, match="quality_weights must be a finite number for each column"):
+        select(features, quality, quality_weights=[1.0, 2.0])
+
+
+def test_a_column_of_vectors_is_read_as_one_array(few):
+    features, quality = few
+    column = np.empty(len(features), dtype=object)
+    column[:] = list(features)
+    assert (select(column, quality, metrics="pairwise").indices == select(*few, metrics="pairwise").indices).all()
+    column[1] = features[1][:-1]
+    with pytest.raises(SelectionInputError, match="features: every document needs a vector of equal length"):
+        select(column, quality, metrics="pairwise")

@@ -109,25 +109,15 @@ def test_the_certificate_names_the_widest_gap_and_claims_only_what_is_proved():
     assert weighted_mean(blocks, "gap") is None
 
 
-SOLVED = block("a", 100, 0.5, 0.6) | {"selected": 30, "random_objective": 0.1, "history": [(0, 0.1), (1, 0.5)]}
+SOLVED = block("a", 100, 0.5, 0.6) | {"selected": 30, "random_objective": 0.1}
 
 
 def test_blocks_of_which_nothing_is_selected_are_listed_and_in_no_mean():
     figures = dict.fromkeys(("objective", "random_objective", "upper_bound", "gap"))
-    section = certificate([{"name": "b", "documents": 50, "selected": 0, "history": [], **figures}, SOLVED])
+    section = certificate([{"name": "b", "documents": 50, "selected": 0, **figures}, SOLVED])
     [table] = section.tables
     assert table.rows[0] == ["all 2 blocks, mean", 150, 30, 0.2, 0.5, 0.1, 0.6, pytest.approx(0.1)]
     assert table.rows[1] == ["b", 50, 0, 0.0, None, None, None, None]
-    assert section.figures
-
-
-def test_of_one_block_the_chart_says_all_and_no_table_repeats_it():
-    section = certificate([SOLVED])
-    assert section.tables == []
-    assert section.figures[0].caption.endswith(
-        "0.5 of the selection, 0.1 of a random one; the bound on any selection is 0.6."
-    )
-    assert len(certificate([SOLVED | {"history": []}]).tables) == 1
     assert certificate([]).tables == []
 
 
