@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.runtime.progress import track
+from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.witness.kneser_ney import KneserNey
 from fineweb_mask.models.witness.tokens import PackedTokens
 
@@ -117,6 +118,7 @@ def witness(
     jobs = [(name, documents) for name, several in draws.items() for documents in several]
 
     def losses(documents: NDArray[np.integer]) -> dict[str, NDArray[np.float64]]:
+        raise_if_stopped()
         model = KneserNey(*pool.take(documents, tokens), vocabulary=vocabulary)
         return {name: texts.bits(model) for name, texts in held_out.items()}
 

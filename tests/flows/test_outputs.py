@@ -46,13 +46,14 @@ READ_ONLY = {  # places that are read, or changed as what they are, and settings
         "compare --target",
         "compare --variants",
         "gc --recipe",
+        "compare --label-column",
     ),
     "export --tokenizer",
 }
 """The rest of the parameters that take a text or a path are of `OTHER`."""
 OTHER = re.compile(
     r"--(format|json|solver|algorithm|device|init|normalize|seed|select_ratio|lamb|lambs|by|"
-    r"refit|until|tokens|positive|set|memory-limit|revision)|"
+    r"refit|until|shards|end-token|tokens|positive|set|memory-limit|revision)|"
     r"query|section"
 )
 

@@ -11,6 +11,7 @@ import pytest
 
 from fineweb_mask.flows.curate import prepare
 from fineweb_mask.models.settings import IngestSettings
+from fineweb_mask.tasks.workspace.stage_parquet import read_duplicates
 from tests.corpora import KINDS, draw, mixed, prose, shingles
 from tests.flows.pipeline.run_here import RunHere, recipe_of
 
@@ -78,7 +79,7 @@ def fates_of(folder, files):
         dropped = pq.read_table(run.workspace.root / shard.documents.path.replace("documents/", "dropped/", 1))
         fates |= {(shard.name, one["source_row"]): Fate(one["reason"]) for one in dropped.to_pylist()}
     for shard in shards:
-        for one in pq.read_table(run.workspace.resolve(shard.duplicates)).to_pylist():
+        for one in read_duplicates(run.workspace, shard.duplicates).to_pylist():
             other = one["twin_shard"]
             fate = Fate("duplicate") if other is None else Fate("near", files[other][rows[other][one["twin_row"]]])
             fates[shard.name, rows[shard.name][one["row"]]] = fate

@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.soak.workspaces import CLI, LABELS, ROOT
+from tests.soak.workspaces import CLI, ROOT
 from tests.tasks.source.broken_files import BROKEN, lines
 
 HOSTILE = (
@@ -76,7 +76,7 @@ def main() -> int:
         folder.joinpath("source").mkdir()
         count = write_source(folder / "source")
         recipe = folder / "recipe.yaml"
-        recipe.write_text(RECIPE.format(folder=folder, labels=LABELS))
+        recipe.write_text(RECIPE.format(folder=folder, labels=ROOT / "data_samples" / "labels.parquet"))
         before, begun = outside(folder), time.monotonic()
         here = {"cwd": folder, "env": os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}}
         command = [sys.executable, "-m", CLI]

@@ -107,7 +107,7 @@ WRONG = {  # arguments of a command, with what they add to it, and the message
         "--variants mean_field[lamb=2]": "lamb: input should be less than or equal to 1",
         "--variants random[budget=2]": "takes KEY=VALUE of metrics, lamb,",
         "--variants theirs=nosuch.parquet": "variant theirs: ",
-        "--lambs 0,2": "from 0 to 1, at most 201",
+        "--lambs 0,2": "--lambs takes numbers from 0 to 1",
         "--label-column nosuch": "label column 'nosuch' must be among the documents' columns",
     },
     "tune {recipe} --json": {
@@ -115,7 +115,7 @@ WRONG = {  # arguments of a command, with what they add to it, and the message
         "--set selection.budget=10": "set select_ratio instead",
     },
     DIFF: {
-        "": "name a workspace, a dataset or WORKSPACE@RUN",
+        "": "nowhere is no workspace: no run was started there",
         "--tolerance 1.5": "--tolerance must be a share from 0 to 1, received 1.5",
     },
     TRAIN: {
