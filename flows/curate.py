@@ -25,7 +25,7 @@ from fineweb_mask.flows.pipeline.fit import (
 from fineweb_mask.flows.pipeline.losses import watch_groups
 from fineweb_mask.flows.pipeline.records import summarize
 from fineweb_mask.flows.pipeline.run import Files, ReachedError, Run, Share
-from fineweb_mask.flows.pipeline.selection import Prepared, Selection, check_any_document, prepared, select
+from fineweb_mask.flows.pipeline.selection import Prepared, SelectedShards, check_any_document, prepared, select
 from fineweb_mask.flows.recipe import RecipeError, with_overrides
 from fineweb_mask.flows.summary import RunSummary, StoppedSummary
 from fineweb_mask.models.settings import PipelineSettings
@@ -46,7 +46,7 @@ Until = Literal["ingest", "dedup", "score", "embed", "select", "materialize", "e
 """Stages that a run can stop after, in the order in which it comes to them; after the last it ends anyway."""
 
 
-def pipeline(run: Run) -> tuple[Selection, dict[str, Path]]:
+def pipeline(run: Run) -> tuple[SelectedShards, dict[str, Path]]:
     """Run all stages: from raw documents to the dataset, the training files and the report.
 
     What was selected is returned, and the folders of training files by name.

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from fineweb_mask.flows.pipeline.run import Run
-from fineweb_mask.flows.pipeline.selection import Selection
+from fineweb_mask.flows.pipeline.selection import SelectedShards
 from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.dataset.partition import partition_jobs
 from fineweb_mask.tasks.export import ExportJob
@@ -14,7 +14,7 @@ from fineweb_mask.tasks.witness.section import SELECTION
 from fineweb_mask.tasks.workspace.references import StageFile
 
 
-def materialize(run: Run, selection: Selection) -> StageFile:
+def materialize(run: Run, selection: SelectedShards) -> StageFile:
     """Write the files of all partitions, and put them in place as the dataset."""
     shards = sorted(selection.shards, key=lambda shard: shard.name)
     job = MaterializeJob(
@@ -42,7 +42,7 @@ def export(run: Run, dataset: StageFile) -> dict[str, Path]:
     return {job.settings.folder: job.folder for job in jobs}
 
 
-def report(run: Run, selection: Selection, dataset: StageFile) -> StageFile:
+def report(run: Run, selection: SelectedShards, dataset: StageFile) -> StageFile:
     """Measure what the selection teaches a language model of n-grams, and write the report on the dataset."""
     teaching = WitnessJob(
         root=run.root,

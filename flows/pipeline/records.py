@@ -6,7 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from fineweb_mask.flows.pipeline.run import Run
-from fineweb_mask.flows.pipeline.selection import Selection
+from fineweb_mask.flows.pipeline.selection import SelectedShards
 from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.select import SelectJob
@@ -73,7 +73,7 @@ def _describe(record: RunRecord, run: Run) -> None:
     selecting = [file for job, file in run.found[SelectJob.stage.shown_as] if isinstance(job, SelectJob)]
     groups = sorted((file for file in selecting if file is not None), key=lambda file: file.name)
     if groups:
-        counts = Selection([shard for shard in shard_files(run) if shard.masks.path], groups).counts
+        counts = SelectedShards([shard for shard in shard_files(run) if shard.masks.path], groups).counts
         record.documents_in = counts.documents_in
         record.documents_selected = counts.selected
         record.tokens_in = counts.tokens_in
@@ -81,7 +81,7 @@ def _describe(record: RunRecord, run: Run) -> None:
         record.objective, _ = mean_terms(groups)
 
 
-def summarize(run: Run, selection: Selection, exports: Mapping[str, Path]) -> RunSummary:
+def summarize(run: Run, selection: SelectedShards, exports: Mapping[str, Path]) -> RunSummary:
     """Return the summary of a run that ended with the report, and publish it in the Prefect UI."""
     counts = selection.counts
     objective, terms = mean_terms(selection.groups)

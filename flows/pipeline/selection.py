@@ -35,7 +35,7 @@ class Prepared(NamedTuple):
     documents: Files  # also of shards that a later stage found bad
 
 
-class Selection(NamedTuple):
+class SelectedShards(NamedTuple):
     """What was selected."""
 
     shards: list[ShardFiles]  # with their masks, in the order of the source
@@ -92,7 +92,7 @@ def check_any_document(run: Run, documents: Files) -> None:
         raise BadShardError(reason)
 
 
-def select(run: Run, prepared: Prepared) -> Selection:
+def select(run: Run, prepared: Prepared) -> SelectedShards:
     """Select documents from every block."""
     settings = run.settings.selection
     if settings.by_likeness and sum(shard.rows for shard in prepared.shards) > settings.block_size:
@@ -109,7 +109,7 @@ def select(run: Run, prepared: Prepared) -> Selection:
     selected = run.all(jobs)
     masks = {name: file for job in jobs for name, file in run.files_of(job).items()}
     shards = [shard.model_copy(update={"masks": masks[shard.name]}) for shard in prepared.shards]
-    return Selection(shards, sorted(selected, key=lambda group: group.name))
+    return SelectedShards(shards, sorted(selected, key=lambda group: group.name))
 
 
 def _with_shares(run: Run, shards: list[ShardFiles], jobs: list[SelectJob]) -> list[SelectJob]:

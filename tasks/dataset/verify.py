@@ -51,7 +51,7 @@ class VerifyError(DataError):
     """No dataset or no provenance record was found."""
 
 
-class Finding(BaseModel):
+class FileProblem(BaseModel):
     """Something that is wrong with a file of the dataset."""
 
     file: str
@@ -105,7 +105,7 @@ class Verification(BaseModel):
     tokens: int
     tokens_estimated: int | None = None  # of the selected documents, if the files have no number of all
     repeated_ids: int  # ids of the source that documents with different texts share
-    problems: list[Finding]
+    problems: list[FileProblem]
 
 
 def find_dataset(place: str) -> Dataset:
@@ -217,7 +217,7 @@ def verify(dataset: Dataset, manifest: Manifest, advance: BytesCallback = lambda
         tokens=tokens,
         tokens_estimated=details.tokens_selected if details.tokens_estimated else None,
         repeated_ids=repeated,
-        problems=[Finding(file=file, problem=problem) for file, problem in sorted(problems)],
+        problems=[FileProblem(file=file, problem=problem) for file, problem in sorted(problems)],
     )
 
 

@@ -33,7 +33,7 @@ NUMBERS = ("n_chars", "quality")
 UNKNOWN = "unknown"
 
 
-class Share(NamedTuple):
+class SelectedShare(NamedTuple):
     """How many of a group's documents are selected."""
 
     label: str
@@ -44,7 +44,7 @@ class Share(NamedTuple):
 class Breakdown(NamedTuple):
     """Eligible documents, and how many of them are selected, by group."""
 
-    groups: dict[str, list[Share]]  # by column: the largest groups and the rest as one, or tenths, lowest first
+    groups: dict[str, list[SelectedShare]]  # by column: the largest groups and the rest as one, or tenths, lowest first
     numbers: dict[str, NDArray[np.float64]]  # n_chars, quality: (n,) sorted, of the eligible documents
     selected: dict[str, NDArray[np.float64]]  # (m,) sorted, of those that are selected
     between: dict[str, float]  # by column, without domain: share of the quality's variance between its values
@@ -118,7 +118,7 @@ def _labels(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.if_else(pc.equal(labels, ""), pa.scalar(None, pa.string()), labels)
 
 
-def _tenths(values: NDArray[np.float64], is_kept: NDArray[np.bool_]) -> list[Share]:
+def _tenths(values: NDArray[np.float64], is_kept: NDArray[np.bool_]) -> list[SelectedShare]:
     """Count documents by tenths of `values` (n,), labelled with just enough decimals to tell their edges apart."""
     edges = decile_edges(values)
     whole = all(edge == int(edge) for edge in edges)
@@ -127,7 +127,7 @@ def _tenths(values: NDArray[np.float64], is_kept: NDArray[np.bool_]) -> list[Sha
     labels = [UNKNOWN, *(f"{rank}: {low:,.{digits}f} to {high:,.{digits}f}" for rank, (low, high) in bounds)]
     groups = group_of(values, edges) + 1
     counts = (np.bincount(some, minlength=len(labels)).tolist() for some in (groups, groups[is_kept]))
-    missing, *every = map(Share, labels, *counts)
+    missing, *every = map(SelectedShare, labels, *counts)
     return [*every, missing] if missing.documents else every
 
 
@@ -151,12 +151,14 @@ def _by_label(table: pa.Table, name: str) -> pa.Table:
     return sums.rename_columns(list(columns)).sort_by([("documents", "descending"), ("label", "ascending")])
 
 
-def _largest(counted: pa.Table, unknown: str) -> list[Share]:
+def _largest(counted: pa.Table, unknown: str) -> list[SelectedShare]:
     """Return the largest groups, then the one without a label as `unknown`, then all others as one."""
-    shares = [Share(**row) for row in counted.select(Share._fields).to_pylist()]
+    shares = [SelectedShare(**row) for row in counted.select(SelectedShare._fields).to_pylist()]
     named, unnamed = ([one for one in shares if (one.label is None) == is_none] for is_none in (False, True))
     rest = named[LARGEST:]
-    others = Share(f"{len(rest):,} others", sum(one.documents for one in rest), sum(one.selected for one in rest))
+    others = SelectedShare(
+        f"{len(rest):,} others", sum(one.documents for one in rest), sum(one.selected for one in rest)
+    )
     return [*named[:LARGEST], *(one._replace(label=unknown) for one in unnamed), *([others] if rest else [])]
 
 

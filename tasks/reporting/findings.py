@@ -8,7 +8,7 @@ import numpy as np
 from fineweb_mask.models.losses import Wiped
 from fineweb_mask.models.settings.quality import quality_note
 from fineweb_mask.models.settings.selection import NEAR_DUPLICATE
-from fineweb_mask.tasks.reporting.breakdown import Breakdown, Share
+from fineweb_mask.tasks.reporting.breakdown import Breakdown, SelectedShare
 from fineweb_mask.tasks.reporting.geometry import Diversity
 from fineweb_mask.tasks.reporting.page import Finding
 from fineweb_mask.tasks.reporting.sections import (
@@ -162,7 +162,7 @@ def _lost_groups(breakdown: Breakdown, measured: Diversity | None) -> Iterator[F
     ]
     if measured is not None:
         # Selected documents are a sample of their own, so the clusters' shares of each are compared.
-        rows = [Share(one.words or "no words", one.before, one.after) for one in measured.clusters]
+        rows = [SelectedShare(one.words or "no words", one.before, one.after) for one in measured.clusters]
         found.append(("the words of a cluster", DIVERSITY, _fewer(rows)))
     for column, section, named in found:
         if named:
@@ -171,7 +171,7 @@ def _lost_groups(breakdown: Breakdown, measured: Diversity | None) -> Iterator[F
             yield Finding(text, section, is_worry=True, heading=LOST)
 
 
-def _fewer(rows: Sequence[Share]) -> list[str]:
+def _fewer(rows: Sequence[SelectedShare]) -> list[str]:
     """Name the groups of at least `LARGE_GROUP` that have lost more than chance can explain, the largest loss first."""
     documents = max(sum(row.documents for row in rows), 1)
     selected = max(sum(row.selected for row in rows), 1)

@@ -39,7 +39,7 @@ class ColumnError(SettingsError):
     """A setting names a column that the documents will not have, or a file has columns that cannot be kept."""
 
 
-class Column(NamedTuple):
+class SourceColumn(NamedTuple):
     """A column of a file."""
 
     name: str  # in the documents
@@ -158,7 +158,7 @@ def type_of_keys(values: Collection[str]) -> pa.DataType:
     return pa.string() if values else pa.null()
 
 
-def extra_columns(schema: pa.Schema, settings: SourceSettings, named: Sequence[str] = ()) -> list[Column]:
+def extra_columns(schema: pa.Schema, settings: SourceSettings, named: Sequence[str] = ()) -> list[SourceColumn]:
     """Return the columns of a file that are kept beside FINEWEB's.
 
     Raises
@@ -168,12 +168,12 @@ def extra_columns(schema: pa.Schema, settings: SourceSettings, named: Sequence[s
     """
     if settings.extra_columns == "all":
         used = {find(name, schema.names) for name in (settings.text_column, settings.id_column, *FINEWEB.names)}
-        extra = [Column(one.name, (one.name,), one.type) for one in schema if one.name not in used]
+        extra = [SourceColumn(one.name, (one.name,), one.type) for one in schema if one.name not in used]
         paths = {alike(name): name for name in named if "." in name}.values()
-        extra += [one for path in paths if len((one := Column(path, *locate(path, schema))).place) > 1]
+        extra += [one for path in paths if len((one := SourceColumn(path, *locate(path, schema))).place) > 1]
     else:
         listed = [name for name in settings.extra_columns if alike(name) not in FINEWEB.names]
-        extra = [Column(name, *locate(name, schema)) for name in listed]
+        extra = [SourceColumn(name, *locate(name, schema)) for name in listed]
     remedy = "list the columns to keep in source.extra_columns, with"
     if taken := [one.name for one in extra if alike(one.name) in TAKEN_NAMES]:  # SQL ignores case
         raise ColumnError(f"column {taken[0]!r} has a name that the pipeline uses itself: {remedy}out it")

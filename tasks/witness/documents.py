@@ -46,7 +46,7 @@ POOL = "pool"
 """The held-out set from the corpus."""
 
 
-class Corpus(NamedTuple):
+class WitnessCorpus(NamedTuple):
     """What the witness reads of a workspace."""
 
     pool: PackedTokens  # n documents that arms are made of
@@ -90,7 +90,7 @@ def read_corpus(
     most_tokens: int,
     select_ratio: float = 1.0,
     by: str | None = None,
-) -> Corpus:
+) -> WitnessCorpus:
     """Read documents of a corpus at random, enough for arms of so many tokens, and hold some of them out.
 
     Parameters
@@ -153,7 +153,7 @@ def read_corpus(
             "their vectors; use a larger corpus"
         )
     rest = rest.take(kept)
-    return Corpus(
+    return WitnessCorpus(
         pool=pool.take(kept),
         selections={name: np.flatnonzero(rest.selected[:, place]) for place, name in enumerate(selections)},
         quality=rest.quality,

@@ -7,7 +7,7 @@ import pytest
 
 from fineweb_mask.models.analysis.groups import between_share
 from fineweb_mask.tasks.reporting import breakdown
-from fineweb_mask.tasks.reporting.breakdown import Share, break_down
+from fineweb_mask.tasks.reporting.breakdown import SelectedShare, break_down
 from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -66,7 +66,7 @@ def test_every_group_is_counted(tmp_path, shards):
 
     def share(label, of):
         members = [row for row in rows if of(row)]
-        return Share(label, len(members), sum(row["selected"] for row in members))
+        return SelectedShare(label, len(members), sum(row["selected"] for row in members))
 
     dumps = {"x": "x", "unknown": ""}
     assert found.groups["dump"] == [
@@ -98,7 +98,7 @@ def test_every_document_is_in_a_tenth_or_of_unknown_quality(tmp_path, shards):
     assert tenths[9][1:] == ((lengths >= low).sum(), kept[lengths >= low].sum())
     assert tenths[9].label.endswith(f" to {high:,.0f}")
     none = np.isnan(quality)
-    assert found.groups["quality"][-1] == Share("unknown", none.sum(), kept[none].sum())
+    assert found.groups["quality"][-1] == SelectedShare("unknown", none.sum(), kept[none].sum())
     assert sum(one.documents for one in found.groups["quality"]) == len(rows)
     for name, values in (("n_chars", lengths), ("quality", quality)):
         assert (found.numbers[name] == np.sort(values[np.isfinite(values)])).all()

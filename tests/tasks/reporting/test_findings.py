@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fineweb_mask.models.losses import Wiped
-from fineweb_mask.tasks.reporting.breakdown import Breakdown, Share
+from fineweb_mask.tasks.reporting.breakdown import Breakdown, SelectedShare
 from fineweb_mask.tasks.reporting.findings import DOUBT, GAINED, LOST, findings
 from fineweb_mask.tasks.reporting.geometry import Cluster, Diversity, Geometry
 from fineweb_mask.tasks.reporting.samples import Sample
@@ -15,7 +15,7 @@ from fineweb_mask.tasks.workspace.records.counts import Counts
 
 RECIPE = {"source": {"path": "pages"}, "quality": {"scorers": [{"kind": "column"}]}}
 BLOCKS = [{"name": "a", "documents": 1000, "selected": 100, "gap": 0.01}]
-NEUTRAL = [Share(str(decile), 100, 10) for decile in range(10)]
+NEUTRAL = [SelectedShare(str(decile), 100, 10) for decile in range(10)]
 
 
 def counted(**changes):
@@ -28,7 +28,7 @@ def counted(**changes):
 def broken_down(deciles=NEUTRAL, groups=None, place=4, better=1, lengths=NEUTRAL, between=None):
     known = np.linspace(0, 1, 101)
     best = np.linspace((place + better) / 10, (place + better + 2) / 10, 101)
-    topics = groups or [Share("a", 500, 50), Share("b", 500, 50)]
+    topics = groups or [SelectedShare("a", 500, 50), SelectedShare("b", 500, 50)]
     return Breakdown(
         groups={"topic": topics, "quality": deciles, "n_chars": lengths},
         numbers={"n_chars": 1000 * known, "quality": known},
@@ -88,8 +88,8 @@ def test_it_is_said_whether_all_tokens_are_estimated():
         assert texts(told(counts=counts)[""])[0].endswith(f"with 12.0% of their tokens{said}")
 
 
-SHORTEST = [Share("1: 9 to 99", 300, 6), *NEUTRAL[1:9], Share("10", 100, 34)]
-TOPICS = [Share("a", 400, 50), Share("b", 600, 1), Share("tiny", 5, 0)]
+SHORTEST = [SelectedShare("1: 9 to 99", 300, 6), *NEUTRAL[1:9], SelectedShare("10", 100, 34)]
+TOPICS = [SelectedShare("a", 400, 50), SelectedShare("b", 600, 1), SelectedShare("tiny", 5, 0)]
 
 
 SEA = [Cluster("sea, whale", 50, 1), Cluster("oven", 50, 99)]
@@ -113,7 +113,11 @@ def scored_by(*scorers):
         (LOST, {"measured": measured(0.02, 0.01, clusters=SEA)}, "By the words of a cluster: 'sea, whale' has 2% of"),
         (DOUBT, {"blocks": [{"gap": 0.158}]}, "Of the way from a random selection to the best possible, at most 15.8%"),
         (DOUBT, {"blocks": [{"gap": None}]}, "This solver gives no bound on the best possible selection."),
-        (DOUBT, {"breakdown": broken_down([*NEUTRAL[:9], Share("9", 100, 300)])}, "77% of the selection is of the"),
+        (
+            DOUBT,
+            {"breakdown": broken_down([*NEUTRAL[:9], SelectedShare("9", 100, 300)])},
+            "77% of the selection is of the",
+        ),
         (LOST, {"wiped": [HANSARD]}, "Deduplication keeps 2 of 100 documents (2.0%) of source 'hansard': 98 near-d"),
         (LOST, {"breakdown": broken_down(place=0)}, "The selected texts are shorter: half of them have more than"),
         (LOST, {"counts": FEW}, "67% of the source never came to the selection, most of it as wrong language (1,500 d"),
@@ -151,7 +155,7 @@ def test_a_quality_that_tells_the_values_of_a_column_apart_is_told_with_the_sett
 
 
 def test_what_chance_explains_is_no_loss_nor_is_a_small_group():
-    rows = [Share("a", 900, 98), Share("small but by chance", 60, 2), Share("tiny", 9, 0)]
+    rows = [SelectedShare("a", 900, 98), SelectedShare("small but by chance", 60, 2), SelectedShare("tiny", 9, 0)]
     assert texts(told(breakdown=broken_down(groups=rows))[LOST])[0].startswith("No group of 1%")
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fineweb_mask.models.losses import GroupLosses, Wiped
-from fineweb_mask.tasks.reporting.breakdown import Breakdown, Share
+from fineweb_mask.tasks.reporting.breakdown import Breakdown, SelectedShare
 from fineweb_mask.tasks.reporting.sections import (
     budgets,
     certificate,
@@ -22,7 +22,10 @@ from tests.tasks.source_files import settings, write_table
 
 
 def test_a_column_of_one_value_is_neither_listed_nor_drawn():
-    groups = {"dump": [Share("unknown", 90, 9)], "topic": [Share("a", 60, 3), Share("b", 30, 6), Share("c", 0, 0)]}
+    groups = {
+        "dump": [SelectedShare("unknown", 90, 9)],
+        "topic": [SelectedShare("a", 60, 3), SelectedShare("b", 30, 6), SelectedShare("c", 0, 0)],
+    }
     same = {"n_chars": np.full(9, 7.0), "quality": np.empty(0)}
     broken_down = Breakdown(groups=groups, numbers=same, selected=same, between={}, counted="All eligible documents.")
     [table] = shares(broken_down).tables
