@@ -145,4 +145,5 @@ def _print_summary(summary: "RunSummary | StoppedSummary", settings: "PipelineSe
         print_line(console, f"dropped  {reasons}")
     print_quarantined(console, summary.quarantined)
     print_paths(console, dataset=summary.dataset, **summary.exports, report=summary.report)
-    print_line(console, f"next     fineweb-mask explore {shlex.quote(settings.workspace)}")
+    folder = shlex.quote(settings.workspace)
+    print_line(console, f"next     fineweb-mask report {folder} --open\n         fineweb-mask explore {folder}")

@@ -62,7 +62,7 @@ def test_run_ends_with_one_json_object_and_repeats_from_its_files(call, tmp_path
     settings = ("embedding.static_dimensions=64", "report.sample=200", "materialize.layout=source")
     sets = [f"--set={one}" for one in (*settings, f"source.path={corpus}")]
     arguments = ("run", "deployments/recipes/sample.yaml", "--workspace", folder, *sets)
-    told = ["left out   .csv: 1 (notes.csv)", "no key     source in the path of bad.parquet"]
+    told = ["left out   .csv: 1 (notes.csv)"]
     looked = call(*arguments, "--dry-run")
     assert looked.stderr.startswith("reads      2 files, ")
     assert all(line in looked.stderr for line in told)
@@ -75,7 +75,7 @@ def test_run_ends_with_one_json_object_and_repeats_from_its_files(call, tmp_path
     assert all(line in first.stderr for line in (*told, "reads      2 files, ", "in paths   source=web"))
     assert [path.name for path in (folder / "dataset" / "data").iterdir()] == ["web"]
     for record in folder.glob("run*/*.json"):
-        assert json.loads(record.read_text())["source"]["left_out"] == {".csv": {"number": 1, "first": ["notes.csv"]}}
+        assert json.loads(record.read_text())["source"]["worries"][0][1].startswith(".csv: 1 (notes.csv): convert")
     assert "notes.csv" in (folder / "reports" / "index.html").read_text()
     summary = json.loads(first.stdout.splitlines()[-1])
     assert (summary["status"], summary["documents_in"]) == ("quarantined", 400)
@@ -88,5 +88,5 @@ def test_run_ends_with_one_json_object_and_repeats_from_its_files(call, tmp_path
     assert any(line.startswith("select") for line in lines)
     assert len(lines + second.stderr.splitlines()) <= 24
     assert all(line in second.stderr for line in told)
-    assert json.loads((folder / "run.json").read_text())["source"]["files"] == {".parquet": 2}
-    assert lines[-1] == f"next     fineweb-mask explore {folder}"
+    assert json.loads((folder / "run.json").read_text())["source"]["lines"][0][1].endswith("MiB: 2 .parquet")
+    assert lines[-2:] == [f"next     fineweb-mask report {folder} --open", f"         fineweb-mask explore {folder}"]
