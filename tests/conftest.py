@@ -27,7 +27,7 @@ OWN_SERVERS = {"test_lost_servers.py"}  # they are killed, or do without
 SERVERS = {  # files of tests that share a server, each about a third of the time of all that need one
     f"test_{name}.py": group
     for group, names in {
-        "what is deployed": ("browser", "chain", "deployments"),
+        "what is deployed": ("browser", "chain", "deployments", "documentation", "explore", "package"),
         "runs that are killed": ("interrupted", "ray", "remote", "worker"),
     }.items()
     for name in names
