@@ -9,12 +9,16 @@ from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.flows.pipeline.selection import SelectedShards
 from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.tasks.dataset.output import Output
+from fineweb_mask.tasks.registry import STAGES
 from fineweb_mask.tasks.select import SelectJob
 from fineweb_mask.tasks.storage.atomic import disk_errors_explained
 from fineweb_mask.tasks.workspace.listing import update_index
 from fineweb_mask.tasks.workspace.records.counts import mean_terms
 from fineweb_mask.tasks.workspace.records.runs import QuarantinedShard, RunRecord, code_commit
 from fineweb_mask.tasks.workspace.references import NO_FILE, ShardFiles, StageFile
+
+BEFORE_SELECTION = STAGES[: STAGES.index(SelectJob.stage.shown_as)]
+"""Stages whose new files the masks of a catalog may not be of."""
 
 
 @contextmanager
@@ -141,5 +145,5 @@ def update_catalog(run: Run, *, keep: bool) -> None:
     if keep and run.found[SelectJob.stage.shown_as]:
         with workspace.alone(), disk_errors_explained(workspace.root, "the catalog"):
             write_catalog(workspace, shard_files(run), run.losses)
-    elif keep or any(stage.cached < stage.files for stage in run.stages):
+    elif keep or any(one.stage in BEFORE_SELECTION and one.cached < one.files for one in run.stages):
         catalog_path(workspace).unlink(missing_ok=True)

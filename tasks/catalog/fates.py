@@ -96,8 +96,9 @@ def show_fates(
     connection: duckdb.DuckDBPyConnection, workspace: Workspace, shard: ShardFiles, columns: Sequence[str]
 ) -> None:
     """Create the view `fates` of one shard; see `gathered`."""
-    empty = {"duplicates": DUPLICATES, "scores": scores_schema([]), "dropped": DROPPED}
-    tables = {name: schema.empty_table() for name, schema in empty.items()}
+    told = [SOURCE_ROW.name, "reason", "twin", *columns]
+    tables = {"duplicates": DUPLICATES.empty_table(), "scores": scores_schema([]).empty_table()}
+    tables["dropped"] = DROPPED.empty_table().select([name for name in DROPPED.names if name in told])
     tables["documents"] = _columns_of(workspace.resolve(shard.documents), [ROW.name, SOURCE_ROW.name, *columns])
     if shard.duplicates.rows:
         tables["duplicates"] = read_duplicates(workspace, shard.duplicates)
@@ -107,7 +108,7 @@ def show_fates(
     tables["masks"] = _masks(workspace, shard)
     if any(shard.documents.details["dropped"].values()):
         dropped = workspace.resolve(dropped_beside(shard.documents))
-        tables["dropped"] = _columns_of(dropped, [SOURCE_ROW.name, "reason", "twin", *columns])
+        tables["dropped"] = _columns_of(dropped, told)
     known = {*tables["documents"].column_names, *tables["scores"].column_names}
     for name in columns:
         if name not in known:

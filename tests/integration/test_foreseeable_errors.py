@@ -82,7 +82,6 @@ FOUND_BEFORE = [
     Case("no_column", "quality.scorers.0.column: ", scorer("kind: column, column: none")),
     Case("scores_are_texts", "'topic' must hold numbers", scorer("kind: column, column: topic")),
     Case("no_group_column", "selection.groups.column: ", ("selection.groups={column: none}",)),
-    Case("against_cut_off", "ingest.against: cut.parquet cannot be read", ("ingest.against=[@cut.parquet]",)),
     Case("against_itself", "workspace: ", ("ingest.against=[@own]",), workspace="own"),
     Case("against_its_dataset", "workspace: ", ("ingest.against=['@own/*/a*']",), workspace="own"),
     Case("no_benchmark", "ingest.decontaminate: text.parquet", ("ingest.decontaminate=[@text.parquet]",)),
@@ -91,7 +90,7 @@ FOUND_BEFORE = [
     Case("threshold_of_2", "ingest.decontaminate_threshold: ", ("ingest.decontaminate_threshold=2",)),
     Case(
         "targets_without_text",
-        "selection.targets.path: questions.parquet has no column 'text'",
+        "selection.targets.path: no file has a column 'text'",
         ("selection.solver=betr", "selection.targets={path: @questions.parquet}"),
     ),
     # folders, packages, addresses

@@ -21,7 +21,7 @@ def test_what_a_run_made_is_read_as_tables(finished):
         assert pa.table(workspace.selected["id"]).num_rows == selected
         assert workspace.sql("FROM scores").limit(5).to_arrow_table().num_rows == 5
         assert workspace.sql("FROM documents").filter("language = 'en'").count("*").fetchall()[0][0] > selected
-        fates = dict(workspace.sql("FROM fates").aggregate("reason, count(*)").fetchall())
+        fates = dict(workspace.fates.aggregate("reason, count(*)").fetchall())
         assert fates["selected"] == selected
         [(vector,)] = workspace.sql("FROM embeddings").project("embedding").limit(1).fetchall()
         assert len(vector) == workspace.settings.embedding.static_dimensions

@@ -17,8 +17,6 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 class TaskRunsHere:
     """Builds jobs one at a time: in their order, or at random; may stop after some, as a run that is killed."""
 
-    busy_seconds = 0.0
-
     def __init__(self, seed=None, stop_after=None):
         self.names = []
         self._random = None if seed is None else random.Random(seed)

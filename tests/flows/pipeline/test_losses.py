@@ -65,7 +65,7 @@ def losses_in(run):
 def test_a_source_of_near_copies_is_named_everywhere(tmp_path, corpus, caplog):
     folder = tmp_path / "w"
     run = RunHere(settings_of(folder, corpus))
-    with caplog.at_level(logging.WARNING):
+    with run.workspace.in_use(), caplog.at_level(logging.WARNING):
         pipeline(run)
     assert f"nearly nothing is left: {COPIED}" in caplog.text
     assert losses_in(run) == [
