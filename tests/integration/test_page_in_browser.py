@@ -52,7 +52,7 @@ def images(page: Page) -> list[int]:
 def test_the_report_is_whole_without_a_network(opened, finished, scheme):
     path = finished / "reports" / "index.html"
     page, requests, errors = opened(path, color_scheme=scheme)
-    assert images(page) == [990] * 2
+    assert images(page) == [990]
     assert requests == [path.as_uri()]
     assert errors == []
     assert page.evaluate("document.documentElement.scrollWidth") <= 1200

@@ -102,7 +102,7 @@ def add_shard(path: Path) -> None:
 LOST = (
     "documents/{shard}.*.parquet",
     "dropped/{shard}.*.parquet",
-    "duplicates/{shard}.*.parquet",
+    "duplicates/corpus.*.parquet",
     "losses/corpus.*.parquet",
     "scores/{shard}.*.parquet",
     "embeddings/{shard}.*.parquet",
