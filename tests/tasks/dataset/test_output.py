@@ -92,7 +92,7 @@ def test_a_dataset_is_published_and_replaced(bucket, tmp_path):
 @pytest.mark.long
 def test_killed_at_any_moment_it_leaves_the_old_dataset_or_the_new_one(bucket, tmp_path, monkeypatch):
     one, two = (make_dataset(tmp_path / name, name) for name in ("one", "two"))
-    steps = ("_upload", "_delete")
+    steps = ("upload", "delete")
     done = {name: getattr(Store, name) for name in steps}
     seen = []
     for kill_at in range(40):
