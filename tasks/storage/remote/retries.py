@@ -6,6 +6,7 @@ this, Prefect tries a job once more (`flows/pipeline/task_runs.py`), so that a r
 No error of this module contains a credential.
 """
 
+import logging
 import random
 import time
 from collections.abc import Callable
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
+
+logger = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 25.0
 """Longest time to repeat one request: enough for a server to restart."""
@@ -59,7 +62,9 @@ def attempt(url: str, work: Callable[[*Arguments], Result], *arguments: *Argumen
             if not is_transient(error) or time.monotonic() + wait > until:
                 explained = explain(url, error)
                 break
+            problem = type(error).__name__
         raise_if_stopped()
+        logger.warning("remote storage: %s; it is asked again", problem)
         time.sleep(wait * random.uniform(0.5, 1))  # noqa: S311 - so that machines do not ask at the same moment
         wait = min(2 * wait, LONGEST_WAIT_SECONDS)
     raise explained  # outside the handler, so that the original error, which may contain a secret, is not chained
