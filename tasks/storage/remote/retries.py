@@ -30,7 +30,7 @@ PATIENCE_SECONDS = 25.0
 LONGEST_WAIT_SECONDS = 5.0
 
 OF_OBJECT_STORES: "RetryConfig" = {
-    "max_retries": 20,
+    "max_retries": 1_000,  # the time ends them: waits are drawn at random, and may be short
     "retry_timeout": timedelta(seconds=PATIENCE_SECONDS),
     "backoff": {
         "init_backoff": timedelta(milliseconds=100),

@@ -163,7 +163,6 @@ def test_transient_failures_are_retried(hub, raw, monkeypatch, caplog):
     for kind in ("/api/datasets/me/secret", "/tree/", "/resolve/", "/cdn/"):
         assert any(kind in line for line in failed), kind
     assert "remote storage" in caplog.text
-    assert "HTTP Request: GET" in caplog.text
     assert TOKEN not in caplog.text
     assert SIGNATURE not in caplog.text
 
