@@ -48,7 +48,7 @@ def test_every_run_leaves_a_record_and_the_catalog_shows_what_is_there(workspace
     assert found["eligible"] + found["dropped"] == counts["documents_in"]
 
     with fm.open(workspace) as opened:
-        masks = opened.masks.count("*").fetchall()
+        masks = opened.sql("FROM masks").count("*").fetchall()
         run_sample(workspace, "selection.lamb=0.3", "selection.select_ratio=0.1")
         with fm.open(workspace, memory_limit="1GB") as again:
             assert again.masks.count("*").fetchall() == masks
