@@ -140,7 +140,7 @@ def test_the_sample_goes_from_a_bucket_to_a_bucket_through_failures(
     bucket.write(f"ws/{files['masks']}", b"overwritten")
     repaired = {stage.stage: stage.files - stage.cached for stage in run_sample(url, *overrides).stages}
     assert repaired == dict.fromkeys(repaired, 0) | {"score": 1, "select": 1}
-    assert all(bucket.read(f"ws/{files[stage]}") == here[files[stage]].read_bytes() for stage in STAGES)
+    assert all(bucket.read(f"ws/{name}") == here[name].read_bytes() for name in files.values())
 
 
 @pytest.mark.long
