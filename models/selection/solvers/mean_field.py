@@ -17,14 +17,12 @@ from torch import Tensor
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.neighbours import Neighbours
 from fineweb_mask.models.selection.objective import Objective
-from fineweb_mask.models.selection.solvers.greedy import solve_greedy
 from fineweb_mask.models.selection.solvers.problem import Problem, Solution
 
 HOT, COLD = 0.5, 0.02  # temperature in standard deviations of the gradient: at first, and in the end
 FIRST, SHORTEST, LONGEST = 0.3, 0.05, 0.5  # shares of the way
 GROWTH = 1.5  # of a step over the last one, at most
 ROUNDS = 40  # of swaps, at most
-FEW = 64  # documents of a budget that is filled greedily as well: there the gradient tells little of a swap
 LEAST_RISE = 1e-6  # share of what was gained: a round that gains less is the last
 LARGEST_BATCH = 1 / 4  # share of the selected documents that are swapped at once
 
@@ -37,8 +35,6 @@ def solve_mean_field(problem: Problem, *, rounds: int = ROUNDS) -> Solution:
         return Solution(best, best.float())
     relaxed = relax(objective)
     rounded = [best, *map(budget.fill, (relaxed, budget.worth(objective.gradient(relaxed))))]
-    if budget.size <= FEW:
-        rounded.append(solve_greedy(problem).mask)
     best = max(rounded, key=objective.value_of)
     best = refine(objective, best, problem.near, rounds)
     return Solution(best, objective.inclusion(best))
