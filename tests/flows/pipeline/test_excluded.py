@@ -35,8 +35,9 @@ def run(tmp_path):
             ingest["exclude"] = [str(tmp_path / "list.txt")]
         settings = recipe_of(tmp_path / "w", tmp_path / "corpus", ingest=ingest, selection=SELECTION)
         run = RunHere(settings, shards=check_inputs(settings).shards)
-        made = pipeline(run)
-        write_catalog(run.workspace, shard_files(run))
+        with run.workspace.in_use():
+            made = pipeline(run)
+            write_catalog(run.workspace, shard_files(run))
         return run, summarize(run, *made)
 
     return call
