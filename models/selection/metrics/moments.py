@@ -170,7 +170,7 @@ class Disf(MomentMetric):
 
     power = 0.5
     order = 2
-    relaxation = 8  # a step costs O(n d^2): fewer of them, as with the next
+    relaxation = 16  # a step costs O(n d^2): fewer of them, as with the next
     effort = Effort(32, 0.5, 0.97)
 
     def __init__(

@@ -25,6 +25,7 @@ GROWTH = 1.5  # of a step over the last one, at most
 ROUNDS = 40  # of swaps, at most
 LEAST_RISE = 1e-6  # share of what was gained: a round that gains less is the last
 LARGEST_BATCH = 1 / 4  # share of the selected documents that are swapped at once
+SMALL = 16  # most documents for which every exchange is evaluated exactly
 
 
 def solve_mean_field(problem: Problem, *, rounds: int = ROUNDS) -> Solution:
@@ -101,4 +102,30 @@ def refine(objective: Objective, mask: Tensor, near: Neighbours | None, rounds: 
             pairs //= 2
         if reached - before <= LEAST_RISE * (reached - first):
             break
+    return _exchange(objective, mask) if budget.n <= SMALL else mask
+
+
+def _exchange(objective: Objective, mask: Tensor) -> Tensor:
+    """Make the best of all exchanges until none helps: (n,) bool.
+
+    An exchange is a swap of one document for another, a drop, or an addition for which the selected documents of the
+    least worth make room. The room left is filled.
+    """
+    budget, nobody = objective.budget, mask.new_zeros(0, dtype=torch.int64)
+    for _ in range(ROUNDS):
+        worth, others = budget.worth(objective.gains(mask)).double(), [mask]
+        first = worth.max() - worth.min() + 1  # makes a document come before or after all others
+        for out in mask.nonzero():
+            room = budget.limit - int(budget.costs[mask].sum()) + int(budget.costs[out])
+            fits = (~mask & budget.allowed & (budget.costs <= room)).nonzero()
+            kept, order = mask.index_fill(0, out, value=False), worth.index_add(0, out, -first[None])
+            others += [budget.fill(order.index_add(0, into, first.expand(len(into))), kept) for into in [nobody, *fits]]
+        if not budget.counts_documents:
+            for into in (~mask & budget.allowed & (budget.costs <= budget.limit)).nonzero():
+                alone = torch.zeros_like(mask).index_fill(0, into, value=True)
+                others += [budget.fill(worth + mask * first, alone), budget.fill(worth, alone)]
+        best = int(objective.value(torch.stack(others)).argmax())
+        if not best:  # of equal ones the first
+            break
+        mask = others[best]
     return mask
