@@ -23,11 +23,6 @@ def clear_stop_request() -> None:
     _requested.clear()
 
 
-def wait_for_stop(seconds: float) -> bool:
-    """Wait until a stop is requested, at most so long, and return whether it is."""
-    return _requested.wait(seconds)
-
-
 def raise_if_stopped() -> None:
     """Raise StoppedError if a stop was requested and not cleared since."""
     if _requested.is_set() and _is_heard.get():
