@@ -15,7 +15,13 @@ from fineweb_mask.tasks.exclusion import check_benchmarks
 from fineweb_mask.tasks.export import check_format
 from fineweb_mask.tasks.fit import fitted_on_other_files
 from fineweb_mask.tasks.outputs import check_apart, check_output
-from fineweb_mask.tasks.source.columns import check_columns, check_text_column, named_columns, settle
+from fineweb_mask.tasks.source.columns import (
+    check_columns,
+    check_readable,
+    check_text_column,
+    named_columns,
+    settle,
+)
 from fineweb_mask.tasks.source.discovery import Source, SourceShard, find_files, find_source
 from fineweb_mask.tasks.source.inventory import Inventory
 from fineweb_mask.tasks.storage.atomic import check_can_write
@@ -84,11 +90,13 @@ def find_inputs(settings: PipelineSettings) -> Inputs:
             files = find_files(path, f"ingest.{setting}")
             check_apart(written, [path, *(file.url for file in files)])  # else every run would have another answer
             if setting == "against":
+                check_readable(files, "ingest.against")
                 check_text_column(files, "ingest.against")
             else:
                 check_benchmarks(files)
     if (targets := settings.selection.targets) is not None:
         files = find_files(targets.path, "selection.targets.path")
+        check_readable(files, "selection.targets.path")
         check_text_column(files, "selection.targets.path", targets.text_column)
     check_apart(written, [settings.source.path])  # a folder around the workspace may take long to list
     source = find_source(settings.source)

@@ -202,6 +202,20 @@ def document_columns(shards: Sequence[SourceShard]) -> dict[str, pa.DataType] | 
     return columns | {name: KEPT_TYPES[kind] for name, kind in shards[0].columns or ()}
 
 
+def check_readable(files: Sequence[SourceShard], setting: str) -> None:
+    """Check that files can be read, of many the first: such as would end the run, where one of the source is set aside.
+
+    Raises
+    ------
+    ColumnError
+        If one cannot; the message names the `setting`.
+    """
+    for file in (file for file in files[:FILES] if file.bytes):
+        explained = f"{setting}: {file.relative} cannot be read"
+        with broken_files(lambda error, explained=explained: ColumnError(f"{explained}: {error}: give a whole file")):
+            read_columns(file)
+
+
 def check_text_column(files: Sequence[SourceShard], setting: str, text_column: str = "text") -> None:
     """Check that a file has the column of the texts.
 

@@ -82,6 +82,7 @@ FOUND_BEFORE = [
     Case("no_column", "quality.scorers.0.column: ", scorer("kind: column, column: none")),
     Case("scores_are_texts", "'topic' must hold numbers", scorer("kind: column, column: topic")),
     Case("no_group_column", "selection.groups.column: ", ("selection.groups={column: none}",)),
+    Case("against_cut_off", "ingest.against: cut.parquet cannot be read", ("ingest.against=[@cut.parquet]",)),
     Case("against_itself", "workspace: ", ("ingest.against=[@own]",), workspace="own"),
     Case("against_its_dataset", "workspace: ", ("ingest.against=['@own/*/a*']",), workspace="own"),
     Case("no_benchmark", "ingest.decontaminate: text.parquet", ("ingest.decontaminate=[@text.parquet]",)),
