@@ -13,6 +13,7 @@ from fineweb_mask.flows.pipeline.start import as_flow, start_run
 from fineweb_mask.flows.recipe import with_overrides
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.settings import PipelineSettings
+from fineweb_mask.models.settings.base import Overrides
 from fineweb_mask.tasks.comparison.page import ComparisonJob, check_label_column
 from fineweb_mask.tasks.comparison.variants import (
     USUAL,
@@ -47,7 +48,7 @@ def compare(
     lambs: str | None = None,
     label_column: str | None = None,
     targets: list[str] | None = None,
-    overrides: dict[str, Any] | None = None,
+    overrides: Overrides | None = None,
 ) -> CompareSummary:
     """Select in several ways and write a page on what was chosen; the pipeline's own masks stay as they are.
 

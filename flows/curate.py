@@ -29,6 +29,7 @@ from fineweb_mask.flows.pipeline.selection import Prepared, SelectedShards, chec
 from fineweb_mask.flows.recipe import RecipeError, with_overrides
 from fineweb_mask.flows.summary import RunSummary, StoppedSummary
 from fineweb_mask.models.settings import PipelineSettings
+from fineweb_mask.models.settings.base import Overrides
 from fineweb_mask.models.settings.validation import meant
 from fineweb_mask.tasks.embed import CHUNK_DOCUMENTS, embed
 from fineweb_mask.tasks.inference.model_files import ModelFolder
@@ -192,7 +193,7 @@ def _flow() -> "Flow[..., RunSummary | StoppedSummary]":
     def curate(
         settings: PipelineSettings,
         refit: list[Refit] | None = None,
-        overrides: dict[str, Any] | None = None,
+        overrides: Overrides | None = None,
         until: Until | None = None,
         shards: str | None = None,
     ) -> RunSummary | StoppedSummary:

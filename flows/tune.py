@@ -10,6 +10,7 @@ from fineweb_mask.flows.recipe import with_overrides
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings import PipelineSettings
+from fineweb_mask.models.settings.base import Overrides
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.witness.documents import find_targets
 from fineweb_mask.tasks.witness.tune import TuneJob
@@ -27,7 +28,7 @@ def tune(
     settings: PipelineSettings,
     targets: list[str] | None = None,
     trials: int = 50,
-    overrides: dict[str, Any] | None = None,
+    overrides: Overrides | None = None,
 ) -> TuneSummary:
     """Try settings of the selection, and write a page on the best; the pipeline's own masks stay as they are.
 

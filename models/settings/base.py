@@ -33,6 +33,16 @@ NO_SECRET = (
 """What a text in a form may be: no URL with a password, signature, token or key; for Python and JavaScript."""
 
 
+def _without_secret(depth: int) -> dict[str, Any]:
+    """Return the schema of a value that may hold lists and sections, a number of levels deep."""
+    inner = _without_secret(depth - 1) if depth else {}
+    return {"pattern": NO_SECRET} | ({"items": inner, "additionalProperties": inner} if depth else {})
+
+
+Overrides = Annotated[dict[str, Any], Field(json_schema_extra={"additionalProperties": _without_secret(4)})]
+"""Some settings, to be set over a recipe's, by keys such as `selection.lamb` or by section."""
+
+
 def _as_form(schema: dict[str, Any]) -> None:
     """Add what Prefect needs for a form: each field's `position`, and a `pattern` that no URL with a secret fits.
 

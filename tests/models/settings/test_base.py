@@ -3,10 +3,11 @@
 from typing import get_args
 
 import pytest
-from pydantic import BaseModel
+from jsonschema import Draft202012Validator
+from pydantic import BaseModel, TypeAdapter
 
 from fineweb_mask.models.settings import PipelineSettings
-from fineweb_mask.models.settings.base import Settings
+from fineweb_mask.models.settings.base import Overrides, Settings
 from fineweb_mask.models.settings.quality import FastTextScorerSettings
 
 
@@ -48,3 +49,16 @@ def test_a_form_shows_every_field_in_order_with_bounds(name):
         for branch in field.get("anyOf", [field]):
             if branch.get("type") == "integer":
                 assert {"minimum", "exclusiveMinimum"} & branch.keys(), f"{name}.{key} has no bound"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "is_allowed"),
+    [
+        ({"selection.lamb": 0.3, "source.path": "s3://bucket/x", "selection": {"metrics": {"disf": 1}}}, True),
+        ({"source.path": "s3://user:hunter2@bucket/x"}, False),
+        ({"ingest": {"against": ["https://example.org/x?sig=hunter2"]}}, False),
+    ],
+)
+def test_a_server_stores_no_secret_of_what_a_run_overrides(overrides, is_allowed):
+    """It checks what is sent by this schema, as the sections' own."""
+    assert Draft202012Validator(TypeAdapter(Overrides).json_schema()).is_valid(overrides) is is_allowed
