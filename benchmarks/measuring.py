@@ -9,6 +9,15 @@ from typing import TypeVar
 
 R = TypeVar("R")
 
+STAGES = {  # with the folder that is deleted so that it is run again
+    "ingest": "documents",
+    "score": "scores",
+    "embed": "embeddings",
+    "select": "masks",
+    "materialize": "dataset",
+    "report": "reports",
+}
+
 
 def in_turns(ways: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
     """Return the median seconds of each way; every second turn runs them in reverse order."""

@@ -28,20 +28,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.measuring import status_mib
+from benchmarks.measuring import STAGES, status_mib
 from benchmarks.synthetic import clustered
 from benchmarks.tables import show
 
 ROOT = Path(__file__).resolve().parents[1]
 RECIPE = ROOT / "deployments" / "recipes" / "sample.yaml"
-STAGES = {  # with the folder that is deleted so that it is run again
-    "ingest": "documents",
-    "score": "scores",
-    "embed": "embeddings",
-    "select": "masks",
-    "materialize": "dataset",
-    "report": "reports",
-}
 DIMENSIONS = 768
 COPIES = 0.05  # share of the documents that are near-copies of others
 AT_ONCE = 10_000  # texts made at once

@@ -19,20 +19,13 @@ from functools import partial
 from pathlib import Path
 from shutil import copytree, rmtree
 
+from benchmarks.measuring import STAGES
 from tests.soak.workspaces import CLI, RUN, FoundError, Soak, failures, files, soaking, stage_files
 
 MIB = 2**20
 ROOMY = 2048 * MIB
 PAGE = 4096  # bytes, of which a file in memory takes whole ones
 FULL = re.compile(r"No space left on device \(more than the [\d,]+ bytes that are free were needed\): free some space")
-STAGES = {  # with the folder that is deleted so that it is run again
-    "ingest": "documents",
-    "score": "scores",
-    "embed": "embeddings",
-    "select": "masks",
-    "materialize": "dataset",
-    "report": "reports",
-}
 MOST_PAGES = 64  # free before a stage's own files, for records of the run and what it reads
 
 
