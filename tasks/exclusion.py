@@ -24,9 +24,8 @@ from fineweb_mask.models.documents import content_hash
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.settings import SourceSettings
-from fineweb_mask.tasks.source.columns import ColumnError, read_columns
+from fineweb_mask.tasks.source.columns import ColumnError, columns_of
 from fineweb_mask.tasks.source.discovery import SourceShard
-from fineweb_mask.tasks.source.opening import broken_files
 from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.parquet import read_table
@@ -157,8 +156,7 @@ def check_benchmarks(files: Sequence[SourceShard]) -> None:
 def _benchmark_columns(file: SourceShard) -> dict[str, str]:
     """Return the columns of a file's items by what they hold, first one of texts that are looked for."""
     setting = f"ingest.decontaminate: {file.relative}"
-    with broken_files(lambda error: ColumnError(f"{setting} cannot be read: {error}: give a whole file")):
-        schema, rows, _ = read_columns(file)
+    schema, rows, _ = columns_of(file, "ingest.decontaminate")
     known = {part: [name for name in names if name in schema.names] for part, names in COLUMNS.items()}
     found = {part: names[0] for part, names in known.items() if names}
     if rows == 0:

@@ -17,8 +17,8 @@ from fineweb_mask.tasks.fit import fitted_on_other_files
 from fineweb_mask.tasks.outputs import check_apart, check_output
 from fineweb_mask.tasks.source.columns import (
     check_columns,
-    check_readable,
     check_text_column,
+    columns_of,
     named_columns,
     settle,
 )
@@ -28,6 +28,9 @@ from fineweb_mask.tasks.storage.atomic import check_can_write
 from fineweb_mask.tasks.workspace.records.columns import remember_columns, remembered_columns
 from fineweb_mask.tasks.workspace.references import digest
 from fineweb_mask.tasks.workspace.workspace import Workspace
+
+LOOKED_AT = 16
+"""Files of another corpus, or of examples, that are opened before the work."""
 
 
 class Inputs(NamedTuple):
@@ -90,13 +93,13 @@ def find_inputs(settings: PipelineSettings) -> Inputs:
             files = find_files(path, f"ingest.{setting}")
             check_apart(written, [path, *(file.url for file in files)])  # else every run would have another answer
             if setting == "against":
-                check_readable(files, "ingest.against")
+                _check_readable(files, "ingest.against")
                 check_text_column(files, "ingest.against")
             else:
                 check_benchmarks(files)
     if (targets := settings.selection.targets) is not None:
         files = find_files(targets.path, "selection.targets.path")
-        check_readable(files, "selection.targets.path")
+        _check_readable(files, "selection.targets.path")
         check_text_column(files, "selection.targets.path", targets.text_column)
     check_apart(written, [settings.source.path])  # a folder around the workspace may take long to list
     source = find_source(settings.source)
@@ -107,6 +110,13 @@ def find_inputs(settings: PipelineSettings) -> Inputs:
     check_columns(settings, shards)
     models = PretrainedModels.of(settings)  # last: it may take long
     return Inputs(workspace, shards, models, source._replace(shards=shards))
+
+
+def _check_readable(files: list[SourceShard], setting: str) -> None:
+    """Check that the first files can be read: of all, it would take long."""
+    for file in files[:LOOKED_AT]:
+        if file.bytes:
+            columns_of(file, setting)
 
 
 def doubts(found: Inputs, settings: PipelineSettings, source: Inventory) -> list[str]:

@@ -202,18 +202,18 @@ def document_columns(shards: Sequence[SourceShard]) -> dict[str, pa.DataType] | 
     return columns | {name: KEPT_TYPES[kind] for name, kind in shards[0].columns or ()}
 
 
-def check_readable(files: Sequence[SourceShard], setting: str) -> None:
-    """Check that files can be read, of many the first: such as would end the run, where one of the source is set aside.
+def columns_of(file: SourceShard, setting: str) -> Known:
+    """Return the columns of a file that is not set aside where it cannot be read, but ends the run.
 
     Raises
     ------
     ColumnError
-        If one cannot; the message names the `setting`.
+        If it cannot be read; the message names the `setting`.
     """
-    for file in (file for file in files[:FILES] if file.bytes):
-        explained = f"{setting}: {file.relative} cannot be read"
-        with broken_files(lambda error, explained=explained: ColumnError(f"{explained}: {error}: give a whole file")):
-            read_columns(file)
+    explained = f"{setting}: {file.relative} cannot be read"
+    with broken_files(lambda error: ColumnError(f"{explained}: {error}: give a whole file")):
+        schema, rows, is_counted = read_columns(file)
+    return Known(schema, rows, is_counted)
 
 
 def check_text_column(files: Sequence[SourceShard], setting: str, text_column: str = "text") -> None:
