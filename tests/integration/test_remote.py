@@ -133,7 +133,7 @@ def test_the_sample_goes_from_a_bucket_to_a_bucket_through_failures(
     listed = json.loads(ask("push", url, "owner/name", "--dry-run", "--json"))
     assert set(listed["files"]) == {name.removeprefix("ws/dataset/") for name in bucket.names("ws/dataset/")}
 
-    # What is deleted there is made anew, and nothing else; so is what somebody overwrote.
+    # What is deleted there is made again, and nothing else; so is what somebody overwrote.
     shard = "CC-MAIN-2024-10_00000"
     files = {name.split("/")[0]: name for name in here if name.split("/")[-1].startswith(f"{shard}.")}
     bucket.server.client.delete_object(Bucket=bucket.name, Key=f"ws/{files['scores']}")

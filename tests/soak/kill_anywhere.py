@@ -77,7 +77,7 @@ def at_random(
 ) -> dict[str, int]:
     """Kill the command at random moments of its first `seconds`; return what was finished.
 
-    Where it ends before it is killed, it is compared with `whole`, if given, and begins anew.
+    Where it ends before it is killed, it is compared with `whole`, if given, and begins again.
     """
     finished = dict[str, int]()
     while kills:

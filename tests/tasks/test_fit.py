@@ -134,7 +134,7 @@ def test_the_encoder_is_the_same_bytes_in_another_workspace_and_only_its_own_set
     assert built.encoder_job.current() is not None
     stage = built.encoder_job.stage
     monkeypatch.setattr(fit.FitEncoderJob, "stage", replace(stage, version=stage.version + 1))
-    assert built.encoder_job.model_copy().current() is None  # a copy finds its key anew
+    assert built.encoder_job.model_copy().current() is None  # a copy finds its key again
 
 
 def test_statistics_of_groups_are_those_of_their_documents(copied):
