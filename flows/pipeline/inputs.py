@@ -19,7 +19,6 @@ from fineweb_mask.tasks.source.columns import (
     check_columns,
     check_text_column,
     columns_of,
-    named_columns,
     settle,
 )
 from fineweb_mask.tasks.source.discovery import Source, SourceShard, find_files, find_source
@@ -136,7 +135,7 @@ def _with_columns(workspace: Workspace, shards: list[SourceShard], settings: Pip
     """Return the files with the columns that all documents have: those of an earlier run, while the corpus grows."""
     if (columns := remembered_columns(workspace, _columns_key(settings), _files(shards))) is not None:
         return [shard.model_copy(update={"columns": columns}) for shard in shards]
-    return settle(shards, settings.source, [column for _, column, _ in named_columns(settings)])
+    return settle(shards, settings.source, list(settings.named_columns.values()))
 
 
 def remember(workspace: Workspace, shards: list[SourceShard], settings: PipelineSettings) -> None:
@@ -147,7 +146,7 @@ def remember(workspace: Workspace, shards: list[SourceShard], settings: Pipeline
 
 def _columns_key(settings: PipelineSettings) -> str:
     """Return a digest of what the columns depend on, beside the files."""
-    source, paths = settings.source, {column for _, column, _ in named_columns(settings) if "." in column}
+    source, paths = settings.source, {column for column in settings.named_columns.values() if "." in column}
     return digest([source.text_column, source.id_column, source.extra_columns, sorted(paths)])
 
 
