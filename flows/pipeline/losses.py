@@ -20,6 +20,7 @@ REMEDIES = {
     "ingest.copies.prefer to keep its copies, or in ingest.copies.exempt, or set ingest.near_threshold higher",
     "same_url": "name the group first in ingest.copies.prefer to keep its pages, or in ingest.copies.exempt, or set "
     "ingest.url_dedup to false",
+    "excluded": "name less in the lists of ingest.exclude",
     "bad_vector": "use another embedding.model",
 }
 """What to do about a group that a step wipes out."""
