@@ -7,8 +7,7 @@ from typing import Any, ClassVar
 
 from fineweb_mask.models.losses import GroupLosses, by_group
 from fineweb_mask.models.settings import PipelineSettings, ReportSettings
-from fineweb_mask.tasks.ledger.decisions import Corpus
-from fineweb_mask.tasks.ledger.notable import notable_documents
+from fineweb_mask.tasks.ledger.decisions import Corpus, notable_documents
 from fineweb_mask.tasks.losses import read_losses, wiped_groups
 from fineweb_mask.tasks.reporting import sections
 from fineweb_mask.tasks.reporting.breakdown import break_down
