@@ -27,10 +27,10 @@ from numpy.typing import NDArray
 
 from benchmarks.measuring import least_seconds
 from benchmarks.tables import show
-from fineweb_mask.models.dedup.minhash import Sketch
+from fineweb_mask.models.dedup.minhash import WORDS, Sketch
 from fineweb_mask.models.schemas import documents_schema
 from fineweb_mask.models.settings import IngestSettings
-from fineweb_mask.tasks.dedup.duplicates import DedupJob, Shard, dedup
+from fineweb_mask.tasks.dedup.duplicates import DedupJob, dedup
 from fineweb_mask.tasks.dedup.sketch import SketchJob, sketch
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows
@@ -77,8 +77,8 @@ def ours(texts: list[str]) -> NDArray[np.int64]:
         documents = StageFile(stage="ingest", name="a", path=path.name, rows=len(texts), bytes=0, fingerprint="of a")
         made = sketch(SketchJob(root=folder, documents=documents, sketch=SKETCH))
         ingest = IngestSettings(exact_dedup="off", near_dedup="minhash", near_threshold=THRESHOLD)
-        shards = (Shard(documents=documents, signatures=made),)
-        job = DedupJob(root=folder, shards=shards, settings=ingest, memory_limit="2GB")
+        compared = {"documents": (documents,), "signatures": (made,)}
+        job = DedupJob(root=folder, settings=ingest, memory_limit="2GB", **compared)
         dedup(job)
         [found] = job.shard_files() or []
         return duplicate_rows(workspace, found).astype(np.int64)
@@ -94,7 +94,7 @@ def datatrove(texts: list[str]) -> NDArray[np.int64]:
         MinhashDedupSignature,
     )
 
-    config = MinhashConfig(n_grams=SKETCH.words, num_buckets=SKETCH.bands, hashes_per_bucket=SKETCH.rows)
+    config = MinhashConfig(n_grams=WORDS, num_buckets=SKETCH.bands, hashes_per_bucket=SKETCH.rows)
     with tempfile.TemporaryDirectory() as folder:
         documents = (Document(text=text, id=str(row)) for row, text in enumerate(texts))
         MinhashDedupSignature(f"{folder}/signatures", config).run(documents, 0, 1)

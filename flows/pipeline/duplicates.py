@@ -2,9 +2,9 @@
 
 from fineweb_mask.flows.pipeline.run import Files, PerShard, Run
 from fineweb_mask.models.dedup.minhash import Sketch
-from fineweb_mask.tasks.dedup.duplicates import DedupJob, Shard, no_duplicates
+from fineweb_mask.tasks.dedup.duplicates import DedupJob, no_duplicates
 from fineweb_mask.tasks.dedup.sketch import SketchJob, sketch
-from fineweb_mask.tasks.source.discovery import find_files
+from fineweb_mask.tasks.source.discovery import SourceShard, find_files
 
 
 def find_duplicates(run: Run, documents: Files) -> Files:
@@ -14,14 +14,17 @@ def find_duplicates(run: Run, documents: Files) -> Files:
     """
     run.require_all(documents)
     run.duplicates = PerShard({name: no_duplicates(name) for name in documents})
-    if run.settings.ingest.compares_shards:
-        in_order = PerShard(sorted(documents.items()))
-        sketches = sketch_shards(run, in_order)
-        own = [Shard(documents=file, signatures=sketches.get(name)) for name, file in in_order.items()]
+    ingest = run.settings.ingest
+    if ingest.compares_shards:
+        in_order, others = PerShard(sorted(documents.items())), list[SourceShard]()
+        if ingest.near_dedup == "minhash":
+            others = [file for path in ingest.against for file in find_files(path, "ingest.against")]
+        sketched = [SketchJob(root=run.root, documents=file, sketch=_how(run)) for file in others]
         job = DedupJob(
             root=run.root,
-            shards=(*_other_corpora(run), *own),
-            settings=run.settings.ingest,
+            documents=(*others, *in_order.values()),
+            signatures=(*run.all(sketched), *sketch_shards(run, in_order).values()),
+            settings=ingest,
             memory_limit=run.settings.engine.memory_limit,
         )
         run.one(job)
@@ -31,18 +34,10 @@ def find_duplicates(run: Run, documents: Files) -> Files:
 
 def sketch_shards(run: Run, documents: Files) -> Files:
     """Return the sketches of every shard, none if near-duplicates are not looked for."""
-    ingest = run.settings.ingest
-    if ingest.near_dedup != "minhash":
+    if run.settings.ingest.near_dedup != "minhash":
         return PerShard()
-    return run.map(sketch, documents=documents, sketch=Sketch.for_threshold(ingest.near_threshold))
+    return run.map(sketch, documents=documents, sketch=_how(run))
 
 
-def _other_corpora(run: Run) -> list[Shard]:
-    """Return the files of other corpora that documents are compared with, and their sketches."""
-    ingest = run.settings.ingest
-    if ingest.near_dedup != "minhash":
-        return []
-    files = [file for path in ingest.against for file in find_files(path, "ingest.against")]
-    how = Sketch.for_threshold(ingest.near_threshold)
-    sketches = run.all([SketchJob(root=run.root, documents=file, sketch=how) for file in files])
-    return [Shard(documents=file, signatures=made) for file, made in zip(files, sketches, strict=True)]
+def _how(run: Run) -> Sketch:
+    return Sketch.for_threshold(run.settings.ingest.near_threshold)

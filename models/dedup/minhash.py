@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from fineweb_mask.models.dedup.ngrams import MULTIPLIER, run_hashes
 from fineweb_mask.models.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -26,8 +27,9 @@ RENSA_ALGORITHM = 2
 
 SEED = 1
 """Of the hashes: datatrove's own."""
+WORDS = 5
+"""Of a shingle."""
 UNSPACED = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}]"
-MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # from Knuth's multiplicative hash, for 64 bits
 MIXERS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # from splitmix64 (Steele et al. 2014)
 
 
@@ -42,7 +44,6 @@ HASHES = 112
 class Sketch(NamedTuple):
     """How texts are sketched."""
 
-    words: int = 5  # of a shingle
     bands: int = 14
     rows: int = 8  # hashes in a band
 
@@ -51,7 +52,7 @@ class Sketch(NamedTuple):
         """Return the longest bands, of at most 8 hashes, by which half of the pairs of this similarity are found.
 
         >>> Sketch.for_threshold(0.7), Sketch.for_threshold(0.5)
-        (Sketch(words=5, bands=14, rows=8), Sketch(words=5, bands=22, rows=5))
+        (Sketch(bands=14, rows=8), Sketch(bands=22, rows=5))
         """
         rows = next((n for n in range(8, 1, -1) if (1 - similarity**n) ** (HASHES // n) <= 0.5), 1)
         return cls(bands=HASHES // rows, rows=rows)
@@ -88,8 +89,8 @@ def load_rensa() -> "ModuleType":
     return package
 
 
-def band_keys(texts: pa.Array, sketch: Sketch, seed: int = SEED) -> Bands:
-    """Return the keys of the bands of n texts (Arrow strings), by hashes of a seed.
+def band_keys(texts: pa.Array, sketch: Sketch) -> Bands:
+    """Return the keys of the bands of n texts (Arrow strings).
 
     Raises
     ------
@@ -97,7 +98,7 @@ def band_keys(texts: pa.Array, sketch: Sketch, seed: int = SEED) -> Bands:
         If the package `rensa` is not installed.
     """
     rensa = load_rensa()
-    shingles, ends = shingle_hashes(texts, sketch.words)
+    shingles, ends = shingle_hashes(texts)
     sizes = np.diff(ends, prepend=0)
     rows = sizes.nonzero()[0]
     offsets = np.concatenate([[0], ends[rows]]).astype(np.uint64)  # those without shingles take no room
@@ -105,7 +106,7 @@ def band_keys(texts: pa.Array, sketch: Sketch, seed: int = SEED) -> Bands:
     if not len(rows):
         none = np.empty((0, sketch.bands), dtype=np.uint64)
         return Bands(none, none, rows)
-    matrix = rensa.RMinHash.digest_matrix_from_flat_token_hashes(shingles, offsets, hashes, seed)
+    matrix = rensa.RMinHash.digest_matrix_from_flat_token_hashes(shingles, offsets, hashes, SEED)
     signatures = np.array(matrix.to_rows(), dtype=np.uint64).reshape(len(rows), sketch.bands, sketch.rows)
     keys = np.broadcast_to(np.arange(sketch.bands, dtype=np.uint64), signatures.shape[:2])
     for place in range(sketch.rows):
@@ -116,43 +117,35 @@ def band_keys(texts: pa.Array, sketch: Sketch, seed: int = SEED) -> Bands:
     return Bands(keys, following, rows)
 
 
-def shingle_hashes(
-    texts: pa.Array, words: int, *, numbers: bool = False
-) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Return the hashes of the runs of so many words of n texts, and where those of each text end, (n,).
+def shingle_hashes(texts: pa.Array, *, numbers: bool = False) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Return the hashes of the runs of five words of n texts, and where those of each text end, (n,).
 
     Every number is the same, unless `numbers` is set.
 
-    >>> shingles, ends = shingle_hashes(pa.array(["One two three!", "one TWO, three", "one"]), words=2)
+    >>> shingles, ends = shingle_hashes(pa.array(["One two three four 5, six!", "one TWO, three four 6 six", "one"]))
     >>> ends.tolist(), bool((shingles[:2] == shingles[2:4]).all())
     ([2, 4, 4], True)
     """
     split = pc.split_pattern(plain_words(texts, numbers=numbers), " ")
     values = split.flatten().dictionary_encode()
-    lengths = pc.list_value_length(split).to_numpy().astype(np.int64)
     is_word = np.asarray(pc.not_equal(values.dictionary, "").to_numpy(zero_copy_only=False))
     of_words = np.fromiter(map(hash_of, values.dictionary.to_pylist()), np.uint64, len(values.dictionary))
     codes = values.indices.to_numpy()
     kept = is_word[codes]
-    owners = np.repeat(np.arange(len(texts)), lengths)[kept]
-    hashes = of_words[codes[kept]]
-    lengths = np.bincount(owners, minlength=len(texts))
-    counts = np.maximum(lengths - words + 1, 0)
-    starts = np.cumsum(lengths) - lengths
-    first = np.repeat(starts, counts) + np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    found = np.zeros(len(first), dtype=np.uint64)
-    for place in range(words):
-        found = mix(found * MULTIPLIER + hashes[first + place])
-    return found, np.cumsum(counts)
+    owners = np.repeat(np.arange(len(texts)), pc.list_value_length(split).to_numpy())[kept]
+    found = run_hashes(of_words[codes[kept]], WORDS)
+    first, last = owners[: len(found)], owners[WORDS - 1 :][: len(found)]
+    is_of_one = first == last
+    return mix(found[is_of_one]), np.cumsum(np.bincount(first[is_of_one], minlength=len(texts)))
 
 
-def shingle_sets(texts: pa.Array, words: int) -> list[NDArray[np.uint64]]:
-    """Return the hashes below 2**63 of the different runs of words of each of n texts, ascending; numbers count.
+def shingle_sets(texts: pa.Array) -> list[NDArray[np.uint64]]:
+    """Return the hashes below 2**63 of the different runs of five words of each of n texts, ascending; numbers count.
 
-    >>> [len(found) for found in shingle_sets(pa.array(["a a a a", "1 2 3", "one"]), words=2)]
+    >>> [len(found) for found in shingle_sets(pa.array(["a a a a a a a", "1 2 3 4 5 6", "one"]))]
     [1, 2, 0]
     """
-    hashes, ends = shingle_hashes(texts, words, numbers=True)
+    hashes, ends = shingle_hashes(texts, numbers=True)
     return [np.unique(found) for found in np.split(hashes >> np.uint64(1), ends[:-1])]
 
 

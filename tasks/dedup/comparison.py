@@ -107,7 +107,7 @@ class Comparison:
 
     connection: duckdb.DuckDBPyConnection
     workspace: Workspace
-    shards: Sequence[Documents]  # files of other corpora first, which are preferred and never dropped
+    documents: Sequence[Documents]  # files of other corpora first, which are preferred and never dropped
     copies: CopiesSettings
 
     def __post_init__(self) -> None:
@@ -128,8 +128,8 @@ class Comparison:
         self.connection.execute("DROP TABLE addresses")
         return found.append_column("similarity", pa.nulls(len(found), pa.float32())).cast(PAIRS)
 
-    def alike(self, signatures: Sequence[StageFile], words: int, least: float) -> pa.Table:
-        """Return the pairs that share a band and at least so much of their shingles, of so many `words`."""
+    def alike(self, signatures: Sequence[StageFile], least: float) -> pa.Table:
+        """Return the pairs that share a band and at least so much of their shingles."""
         rows = [file.rows for file in signatures]
         ranges = 2 ** max(0, math.ceil(math.log2(max(1, sum(rows)) / RANGE_KEYS)))
         sizes, fields = [own / ranges for own in rows], "key UBIGINT, next UBIGINT, rank UBIGINT, document UBIGINT"
@@ -141,9 +141,9 @@ class Comparison:
         self.connection.execute("DROP TABLE bands; CREATE OR REPLACE TABLE pairs AS SELECT DISTINCT * FROM pairs")
         both = "SELECT DISTINCT unnest([document, better]) AS document FROM pairs ORDER BY document"
         needed = self.connection.sql(both).to_arrow_table()["document"].to_numpy()
-        of_shards = np.split(needed, np.searchsorted(needed >> ROW_BITS, range(1, len(self.shards))))
+        of_shards = np.split(needed, np.searchsorted(needed >> ROW_BITS, range(1, len(self.documents))))
         sizes = [SHINGLES_OF_TEXT * len(documents) for documents in of_shards]
-        self._enter("sets", "document UBIGINT, shingles UBIGINT[]", sizes, partial(self._shingles, of_shards, words))
+        self._enter("sets", "document UBIGINT, shingles UBIGINT[]", sizes, partial(self._shingles, of_shards))
         found = [PAIRS.empty_table()]
         for batch in self.connection.sql(SHINGLES).to_arrow_reader(VERIFIED_PAIRS):
             raise_if_stopped()
@@ -155,11 +155,11 @@ class Comparison:
     @property
     def _first(self) -> dict[str, int]:
         """The number of this corpus's first document."""
-        return {"first": sum(not isinstance(one, StageFile) for one in self.shards) << ROW_BITS}
+        return {"first": sum(not isinstance(one, StageFile) for one in self.documents) << ROW_BITS}
 
     @property
     def _rows(self) -> list[int]:
-        return [one.rows if isinstance(one, StageFile) else one.bytes // BYTES_OF_ROW for one in self.shards]
+        return [one.rows if isinstance(one, StageFile) else one.bytes // BYTES_OF_ROW for one in self.documents]
 
     def _enter(self, table: str, fields: str, sizes: Sequence[float], read: Callable[[int], pa.Table]) -> None:
         """Write what is read of each shard into a new table; `sizes` are the rows of each, about."""
@@ -169,7 +169,7 @@ class Comparison:
                 self.connection.from_arrow(pa.concat_tables(pool.map(read, places))).insert_into(table)
 
     def _hashes(self, place: int) -> pa.Table:
-        documents = self.shards[place]
+        documents = self.documents[place]
         if not isinstance(documents, StageFile):  # of those, ingest drops the copies
             return pa.table({name: pa.array([], pa.uint64()) for name in ("high", "low", "document")})
         rows = read_table(self.workspace.resolve(documents), columns=["row", "content_hash"]).combine_chunks()
@@ -178,7 +178,7 @@ class Comparison:
 
     def _addresses(self, place: int) -> pa.Table:
         rows, hashes = [np.empty(0, np.uint32)], [np.empty(0, np.uint64)]
-        for batch in column_of(self.workspace, self.shards[place], "url"):
+        for batch in column_of(self.workspace, self.documents[place], "url"):
             addresses = pc.replace_substring_regex(batch["url"], ADDRESS, r"\1")
             has_one = pc.fill_null(pc.not_equal(addresses, ""), False)
             rows.append(batch["row"].filter(has_one).to_numpy())
@@ -191,12 +191,12 @@ class Comparison:
         rows = read_table(self.workspace.resolve(signatures[place]), filters=is_inside)
         return self._ranked(place, rows["row"].to_numpy(), key=rows["key"], next=rows["next"])
 
-    def _shingles(self, of_shards: Sequence[NDArray[np.uint64]], words: int, place: int) -> pa.Table:
+    def _shingles(self, of_shards: Sequence[NDArray[np.uint64]], place: int) -> pa.Table:
         rows = (of_shards[place] & LAST).astype(np.uint32)
         found = [pa.table({"document": [], "shingles": []}, schema=SETS)]
-        for batch in column_of(self.workspace, self.shards[place], "text") if len(rows) else ():
+        for batch in column_of(self.workspace, self.documents[place], "text") if len(rows) else ():
             needed = batch.filter(pc.is_in(batch["row"], pa.array(rows)))
-            sets = shingle_sets(needed["text"], words)
+            sets = shingle_sets(needed["text"])
             found.append(pa.table([numbers(place, needed["row"].to_numpy()), sets], schema=SETS))
         return pa.concat_tables(found)
 
@@ -205,7 +205,7 @@ class Comparison:
 
         A document that lacks a column of the settings has no value there. Those that are exempt are left out.
         """
-        documents, copies = self.shards[place], self.copies
+        documents, copies = self.documents[place], self.copies
         rank, is_compared = np.zeros(len(rows), dtype=np.uint64), np.ones(len(rows), dtype=bool)
         if isinstance(documents, StageFile):
             rank += OWN

@@ -18,10 +18,8 @@ from typing import ClassVar
 
 import duckdb
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict
 
 from fineweb_mask.models.dedup.choice import Dropped, choose
-from fineweb_mask.models.dedup.minhash import Sketch
 from fineweb_mask.models.schemas import DUPLICATES
 from fineweb_mask.models.settings import IngestSettings
 from fineweb_mask.tasks.catalog.spilling import spilling_database
@@ -46,26 +44,13 @@ LISTS = """
 """What is in the list of each shard: the number of its rows, by which of them it is known, and why they are there."""
 
 
-class Shard(BaseModel):
-    """What is compared of a shard, or of a file of another corpus."""
-
-    model_config = ConfigDict(frozen=True)
-
-    documents: Documents
-    signatures: StageFile | None = None  # where near-duplicates are looked for
-
-    @property
-    def is_own(self) -> bool:
-        """Whether its documents are of this corpus."""
-        return isinstance(self.documents, StageFile)
-
-
 class DedupJob(ShardJob):
     """List the duplicates of every shard of a corpus."""
 
     stage: ClassVar[Stage] = Stage("dedup", version=6, folders=("duplicates",), counts=("ingested", "eligible"))
     name: ClassVar[str] = "corpus"
-    shards: tuple[Shard, ...]  # files of other corpora first, then by the shards' names
+    documents: tuple[Documents, ...]  # files of other corpora first, then by the shards' names
+    signatures: tuple[StageFile, ...] = ()  # of each, where near-duplicates are looked for
     settings: IngestSettings
     memory_limit: str
 
@@ -76,13 +61,13 @@ class DedupJob(ShardJob):
         settings = [ingest.exact_dedup == "corpus", ingest.url_dedup, near]
         return Dependencies(
             settings=[*settings, *([ingest.copies.model_dump()] if ingest.finds_copies else [])],
-            inputs=[[name_of(shard.documents), shard.documents, shard.signatures] for shard in self.shards],
+            inputs=[[[name_of(one), one] for one in self.documents], self.signatures],
         )
 
     @property
     def shard_names(self) -> list[str]:
         """The names of the shards of this corpus."""
-        return [name_of(shard.documents) for shard in self.shards if shard.is_own]
+        return [one.name for one in self.documents if isinstance(one, StageFile)]
 
     def shard_files(self, listing: Listing | None = None) -> list[StageFile] | None:
         """Return the lists of the shards, in their order, or None if they are not there."""
@@ -126,14 +111,12 @@ def dedup(job: DedupJob) -> None:
     job.workspace.cache.mkdir(parents=True, exist_ok=True)
     spill = Path(tempfile.mkdtemp(prefix=".dedup-", suffix=".partial", dir=job.workspace.cache))
     with spilling_database(spill, job.memory_limit, f"{job.kind} {job.name}") as connection:
-        compared = Comparison(connection, job.workspace, [one.documents for one in job.shards], ingest.copies)
+        compared = Comparison(connection, job.workspace, job.documents, ingest.copies)
         if ingest.exact_dedup == "corpus":
             compared.find_repeats()
         pairs = [PAIRS.empty_table(), *([compared.of_one_url()] if ingest.url_dedup else [])]
         if ingest.near_dedup == "minhash":
-            signatures = [shard.signatures for shard in job.shards if shard.signatures is not None]
-            words = Sketch.for_threshold(ingest.near_threshold).words
-            pairs.append(compared.alike(signatures, words, ingest.near_threshold))
+            pairs.append(compared.alike(job.signatures, ingest.near_threshold))
         near = choose(*(column.to_numpy() for column in pa.concat_tables(pairs).columns))
         _write_lists(job, connection, near)
 
@@ -142,7 +125,7 @@ def _write_lists(job: DedupJob, connection: duckdb.DuckDBPyConnection, near: Dro
     """Write the duplicates in the order of the shards and rows; the details tell of each shard what is in its list."""
     similarity = pa.array(near.similarity, from_pandas=True)
     connection.register("near", pa.table([near.documents, near.kept, similarity], schema=PAIRS))
-    names = pa.array([name_of(shard.documents) for shard in job.shards], pa.string())
+    names = pa.array([name_of(one) for one in job.documents], pa.string())
     connection.execute(LISTED)
     in_order = connection.sql("SELECT * EXCLUDE (document) FROM listed ORDER BY document")
     with stage_file_writer(job.output, DUPLICATES, job.key) as writer:

@@ -33,7 +33,7 @@ Documents = StageFile | SourceShard
 class SketchJob(ShardJob):
     """Sketch the texts of one shard."""
 
-    stage: ClassVar[Stage] = Stage("sketch", version=1, label="dedup", folders=("signatures",))
+    stage: ClassVar[Stage] = Stage("sketch", version=2, label="dedup", folders=("signatures",))
     documents: Documents
     sketch: Sketch
 

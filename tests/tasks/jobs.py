@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Self
 from fineweb_mask.models.settings import IngestSettings, MaterializeSettings
 from fineweb_mask.tasks.comparison.variants import RangesJob, Variant, VariantJob
 from fineweb_mask.tasks.dataset.partition import PartitionJob, partition_jobs, write_partition
-from fineweb_mask.tasks.dedup.duplicates import DedupJob, Shard, no_duplicates
+from fineweb_mask.tasks.dedup.duplicates import DedupJob, no_duplicates
 from fineweb_mask.tasks.dedup.sketch import SketchJob
 from fineweb_mask.tasks.dedup.sketch import sketch as sketch_task
 from fineweb_mask.tasks.embed import EmbedJob
@@ -26,12 +26,11 @@ def ingest_job(workspace: Any, shard: Any, source: Any, settings: Any) -> Ingest
 
 def dedup_job(workspace: Any, documents: Any, sketch: Any = None, memory_limit: str = "1GB", **ingest: Any) -> DedupJob:
     """Return the job that lists the duplicates of shards that came in the order of `documents`, which it sketches."""
-    sketches = [
-        sketch and sketch_task(SketchJob(root=workspace.address, documents=d, sketch=sketch)) for d in documents
-    ]
-    shards = tuple(Shard(documents=one, signatures=made) for one, made in zip(documents, sketches, strict=True))
+    root, sketched = workspace.address, documents if sketch else ()
+    signatures = [sketch_task(SketchJob(root=root, documents=one, sketch=sketch)) for one in sketched]
     settings = IngestSettings(**{"near_dedup": "minhash" if sketch else "off"} | ingest)
-    return DedupJob(root=workspace.address, shards=shards, settings=settings, memory_limit=memory_limit)
+    compared = {"documents": documents, "signatures": signatures}
+    return DedupJob(root=root, settings=settings, memory_limit=memory_limit, **compared)
 
 
 def classifier_job(workspace: Any, scorer: Any) -> FitClassifierJob:

@@ -24,7 +24,7 @@ def test_what_does_not_fit_in_memory_is_spilled_and_removed_and_too_little_memor
     assert listed(limited) == expected(texts)
     assert not list(workspace.cache.iterdir())
     assert limited.model_copy(update={"memory_limit": "3GB"}).key == limited.key
-    assert limited.model_copy(update={"shards": limited.shards[::-1]}).key != limited.key
+    assert limited.model_copy(update={"documents": limited.documents[::-1]}).key != limited.key
 
 
 def test_another_machine_downloads_no_text_to_compare_hashes(bucket, tmp_path, monkeypatch):
@@ -63,8 +63,8 @@ def test_a_sketch_is_in_the_order_of_its_keys_in_small_row_groups(tmp_path):
     texts = [" ".join(f"w{number % 91}x{number % row}" for number in range(60)) for row in range(1, 6_001)]
     pq.write_table(pa.table({"row": pa.array(range(len(texts)), pa.uint32()), "text": texts}), path)
     file = StageFile(stage="ingest", name="a", path=path.name, rows=len(texts), bytes=1, fingerprint="a")
-    [shard] = dedup_job(workspace, [file], Sketch()).shards
-    with pq.ParquetFile(workspace.resolve(shard.signatures)) as made:
+    [signatures] = dedup_job(workspace, [file], Sketch()).signatures
+    with pq.ParquetFile(workspace.resolve(signatures)) as made:
         table, groups = made.read(), made.num_row_groups
     pairs = list(zip(table["key"].to_pylist(), table["row"].to_pylist(), strict=True))
     assert pairs == sorted(pairs)
