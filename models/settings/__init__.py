@@ -1,9 +1,8 @@
 """Define and validate all settings of a recipe, one module per section."""
 
 from fineweb_mask.models.settings.embedding import FROM_QUALITY, STATIC, EmbeddingSettings
-from fineweb_mask.models.settings.engine import EngineSettings
 from fineweb_mask.models.settings.output import FLAT, MaterializeSettings, ReportSettings
-from fineweb_mask.models.settings.pipeline import PipelineSelectionSettings, PipelineSettings
+from fineweb_mask.models.settings.pipeline import EngineSettings, PipelineSelectionSettings, PipelineSettings
 from fineweb_mask.models.settings.source import NUMERIC_COLUMNS, IngestSettings, SourceSettings
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Define a complete recipe: `PipelineSettings`, with one section per stage.
+"""Define a complete recipe: `PipelineSettings`, with one section per stage, and that of the engine.
 
 An unknown key or a wrong type is an error before any work starts.
 
@@ -20,7 +20,6 @@ from pydantic import Field, field_validator, model_validator
 from fineweb_mask.models.names import find
 from fineweb_mask.models.settings.base import DeviceName, Settings, WritablePlace
 from fineweb_mask.models.settings.embedding import FROM_QUALITY, EmbeddingSettings
-from fineweb_mask.models.settings.engine import EngineSettings
 from fineweb_mask.models.settings.output import FLAT, TEXT_IS_NO_GROUP, MaterializeSettings, ReportSettings
 from fineweb_mask.models.settings.quality import EduScorerSettings, QualitySettings
 from fineweb_mask.models.settings.selection import BY_GAINS, METRICS, GroupSettings, SelectionSettings
@@ -72,6 +71,28 @@ class PipelineSelectionSettings(SelectionSettings):
     def by_likeness(self) -> bool:
         """Whether a corpus of more than one block is cut into blocks of documents that are alike."""
         return self.blocks == "likeness" and self.groups is None and self.solver in BY_GAINS
+
+
+class EngineSettings(Settings):
+    """Where and how many tasks run at the same time."""
+
+    kind: Literal["local", "ray"] = Field(
+        "local",
+        description="`local`: jobs run in threads of this process. `ray`: in the processes of a Ray cluster, whose "
+        "host:port RAY_ADDRESS names; without, of a Ray of this machine alone that ends with the run.",
+    )
+    workers: int = Field(
+        2,
+        ge=1,
+        le=64,
+        description="Tasks that run at the same time; one of them uses the GPU. Fewer than eight cores without a GPU "
+        "select from one block after the other.",
+    )
+    memory_limit: str = Field(
+        "2GB",
+        pattern=r"^\d+(\.\d+)?\s*[KMGT]i?B$",
+        description="Memory that DuckDB may use while it looks for duplicates, before it spills to disk.",
+    )
 
 
 class PipelineSettings(Settings):

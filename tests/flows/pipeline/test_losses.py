@@ -7,7 +7,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.flows.curate import pipeline, prepare
-from fineweb_mask.flows.pipeline.inputs import check_inputs
 from fineweb_mask.flows.pipeline.losses import WipedGroupError
 from fineweb_mask.flows.pipeline.records import shard_files
 from fineweb_mask.flows.status.garbage import collect_garbage
@@ -159,19 +158,3 @@ def test_a_column_of_very_many_values_ends_the_run_after_ingest(tmp_path, corpus
         prepare(run)
     assert run.built == ["ingest a", "ingest b"]
     run_of(tmp_path / "w", corpus, near_dedup="off")  # nobody asks for it: it is left out
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"by": ["nowhere"]}, "report.by.0: no document will have a column 'nowhere', it may be one of"),
-        ({"by": ["source", "weight"]}, "report.by.1: 'weight' must hold text, whole numbers or booleans, its"),
-        ({"on_wiped_group": "ask"}, "'warn' or 'stop'"),
-        ({"by": ["text"]}, "report.by.0: received 'text': the text itself cannot be a group"),
-    ],
-)
-def test_a_wrong_column_and_wrong_settings_are_refused_before_any_work(tmp_path, corpus, options, message):
-    table = pq.read_table(corpus / "a.parquet")
-    pq.write_table(table.append_column("weight", pa.array([0.5] * len(table))), corpus / "a.parquet")
-    with pytest.raises(ValueError, match=message):
-        check_inputs(settings_of(tmp_path / "w", corpus, near_dedup="off", **options))

@@ -27,17 +27,19 @@ def test_what_does_not_fit_in_memory_is_spilled_and_removed_and_too_little_memor
     assert limited.model_copy(update={"documents": limited.documents[::-1]}).key != limited.key
 
 
-def test_another_machine_downloads_no_text_to_compare_hashes(bucket, tmp_path, monkeypatch):
-    first = Workspace(f"{bucket.url}/ws")
-    [documents] = write_documents(first, {"a": range(60_000)})
+def test_another_machine_downloads_no_text_to_compare_hashes_and_a_third_goes_on(bucket, tmp_path, monkeypatch):
+    first, texts = Workspace(f"{bucket.url}/ws"), {"a": range(60_000), "b": range(7)}
+    job, taken = dedup_job(first, write_documents(first, texts)), list[int]()
     monkeypatch.setenv("FINEWEB_MASK_SCRATCH", str(tmp_path / "second"))
-    second = Workspace(first.address)
-    taken: list[int] = []
+    assert job.workspace.root.is_relative_to(tmp_path / "second")
     readinto = RemoteFile.readinto
     monkeypatch.setattr(RemoteFile, "readinto", lambda *given: (taken.append(readinto(*given)), taken[-1])[1])
-    dedup(dedup_job(second, [documents]))
+    dedup(job)
     assert sum(taken) > 0
-    assert not (second.root / documents.path).exists()
+    assert not any((job.workspace.root / file.path).exists() for file in job.documents)
+    monkeypatch.setenv("FINEWEB_MASK_SCRATCH", str(tmp_path / "third"))
+    assert listed(job) == expected(texts)
+    assert dedup(job).cached
 
 
 @pytest.mark.parametrize(("keep", "kept"), [("earliest", 0), ("longest", 1)])

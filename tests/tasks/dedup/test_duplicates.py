@@ -82,13 +82,3 @@ def test_a_lost_file_is_made_again(tmp_path, damage, indexed):
     assert job.current(Listing(workspace)) is None
     again = dedup(job)
     assert (again.cached, again.fingerprint, job.output.read_bytes()) == (False, first.fingerprint, before)
-
-
-def test_at_a_url_another_machine_goes_on_with_what_the_first_one_left(bucket, tmp_path, monkeypatch):
-    first = Workspace(f"{bucket.url}/ws")
-    job = dedup_job(first, write_documents(first, TEXTS))
-    dedup(job)
-    monkeypatch.setenv("FINEWEB_MASK_SCRATCH", str(tmp_path / "second"))
-    assert job.workspace.root.is_relative_to(tmp_path / "second")
-    assert listed(job) == expected(TEXTS)
-    assert dedup(job).cached

@@ -86,7 +86,7 @@ def candidates(texts):
     return found
 
 
-def expected(texts, threshold=THRESHOLD):
+def expected(texts, threshold):
     """Return the dropped documents and the kept one of each, by plain loops over all pairs that are compared."""
     places = [(name, row) for name, of_shard in texts.items() for row in range(len(of_shard))]
     every = [text for of_shard in texts.values() for text in of_shard]
@@ -116,15 +116,15 @@ def listed(job):
     return found
 
 
-@pytest.mark.parametrize(("seed", "most"), [(0, 10**9), (1, 300)])
-def test_a_plain_comparison_of_all_documents_finds_the_same(tmp_path, monkeypatch, seed, most):
+@pytest.mark.parametrize(("most", "threshold"), [(10**9, THRESHOLD), (300, THRESHOLD), (10**9, 0.5), (10**9, 0.7)])
+def test_a_plain_comparison_of_all_documents_finds_the_same(tmp_path, monkeypatch, most, threshold):
     monkeypatch.setattr(comparison, "RANGE_KEYS", most)
     monkeypatch.setattr(comparison, "VERIFIED_PAIRS", 7)
-    texts = corpus(seed)
-    want = expected(texts)
+    texts = corpus(1)
+    want = expected(texts, threshold)
     assert 10 < len(want) < 100
     assert len(candidates([text for of_shard in texts.values() for text in of_shard])) > len(want)
-    job = job_of(Workspace(tmp_path), texts)
+    job = job_of(Workspace(tmp_path), texts, threshold=threshold)
     file = dedup(job)
     assert listed(job) == want
     assert file.rows == len(want)
@@ -132,31 +132,6 @@ def test_a_plain_comparison_of_all_documents_finds_the_same(tmp_path, monkeypatc
     assert [one.details.get(NEAR, 0) for one in files] == [one.rows for one in files]
     assert dedup(job).cached
     assert dedup(job_of(Workspace(tmp_path / "few"), {"a": ["few words"], "b": []})).rows == 0
-
-
-@pytest.mark.parametrize("threshold", [0.5, 0.75])
-def test_the_threshold_decides(tmp_path, threshold):
-    texts = corpus(1)
-    job = job_of(Workspace(tmp_path), texts, threshold=threshold)
-    dedup(job)
-    assert listed(job) == expected(texts, threshold)
-
-
-def test_a_shard_that_is_added_sketches_itself_and_changes_no_other_list(tmp_path):
-    workspace = Workspace(tmp_path)
-    texts = corpus(7, shards=3)
-    added = {"new": [next(iter(texts.values()))[0], " ".join(random.Random(1).choices(WORDS, k=70))]}
-    first = job_of(workspace, texts)
-    dedup(first)
-    before = {file.name: file for file in first.shard_files() or []}
-    written = list((tmp_path / "signatures").rglob("*.parquet"))
-    times = [path.stat().st_mtime_ns for path in written]
-    job = job_of(workspace, texts | added)
-    dedup(job)
-    assert listed(job) == expected(texts | added)
-    after = {file.name: file for file in job.shard_files() or []}
-    assert all(after[name].fingerprint == file.fingerprint for name, file in before.items())
-    assert [path.stat().st_mtime_ns for path in written] == times
 
 
 def test_copies_of_a_template_s_pages_are_found_among_many_that_share_a_band(tmp_path):

@@ -49,6 +49,7 @@ def recipe(tmp_path, make_parquet, make_document):
         ({"ingest": {"copies": {"exempt": {"Sit": ["a"]}}}}, r"ingest\.copies\.exempt: .* 'Sit'"),
         ({"quality": {"by": "sit", "scorers": []}}, r"quality\.by: .* 'sit'"),
         ({"report": {"by": ["site", "kind"]}}, r"report\.by\.1: .* 'kind', it may be one of id, .*site$"),
+        ({"report": {"by": ["language_score"]}}, r"report\.by\.0: 'language_score' must hold text, whole numbers or b"),
         ({"score": "grade"}, r"quality\.scorers\.0\.column: .* 'grade'"),
     ],
 )
