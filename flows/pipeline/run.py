@@ -16,7 +16,6 @@ from fineweb_mask.tasks.registry import STAGES
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.workspace.job import (
     BadShardError,
-    ShardJob,
     StageJob,
     StageTask,
     record_seconds,
@@ -219,7 +218,7 @@ class Run:
         """Return a job's output if it is current and is not built again, else None."""
         return None if job.force else job.current(self.listing)
 
-    def files_of(self, job: ShardJob) -> Files:
+    def files_of(self, job: StageJob) -> Files:
         """Return the files of a finished job, by shard; they may be newer than the listing."""
         return PerShard({file.name: file for file in job.shard_files(self.listing) or job.shard_files() or []})
 

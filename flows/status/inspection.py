@@ -115,7 +115,7 @@ def open_workspace(folder: str | Path) -> Workspace:
     """
     try:
         workspace = Workspace(require_writable(reject_credentials(str(folder))))
-        is_started = workspace.exists(LastRun.path(workspace))
+        is_started = workspace.is_started
     except (OSError, ValueError) as error:
         raise StatusError(str(error)) from error
     if not is_started:
@@ -227,7 +227,7 @@ def _stage(run: Run, stage: str) -> StageStatus:
     if stage == "materialize":
         stale = int(not files and Output.of(workspace, settings.materialize).whole() is not None)
     elif stage == "report":
-        stale = int(not files and workspace.exists(workspace.reports))
+        stale = int(not files and bool(workspace.sizes("reports", suffix="")))
     elif stage not in {"fit", "export"}:
         reached = {workspace.relative(path) for job, _ in run.found[stage] for path in job.paths()}
         folders = {folder for one in stages_shown_as(stage) if not one.interim for folder in one.folders}
@@ -256,7 +256,7 @@ def finished_run(settings: PipelineSettings) -> RunSummary | None:
         None if there is a job to do, or was never a run; nothing is done then.
     """
     workspace = Workspace(settings.workspace)
-    if not workspace.exists(LastRun.path(workspace)):
+    if not workspace.is_started:
         return None
     inputs = find_inputs(settings)
     inventory = take_inventory(inputs.source, settings.source)

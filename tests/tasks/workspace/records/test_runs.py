@@ -90,8 +90,8 @@ def test_a_changed_recipe_of_the_last_run_is_damaged(tmp_path, before, after):
     expected = LastRun(settings=PipelineSettings.model_validate(RECIPE), folder="f")
     expected.save(workspace)
     assert LastRun.load(workspace) == expected
-    text = LastRun.path(workspace).read_text()
+    text = (tmp_path / "run.json").read_text()
     assert before in text
-    LastRun.path(workspace).write_text(text.replace(before, after, 1))
+    (tmp_path / "run.json").write_text(text.replace(before, after, 1))
     with pytest.raises(DamagedFileError, match=r"run\.json is damaged: .*: run the recipe again"):
         LastRun.load(workspace)
