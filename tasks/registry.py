@@ -27,7 +27,7 @@ from fineweb_mask.tasks.selection.cells import (
 )
 from fineweb_mask.tasks.selection.groups import divide_budget
 from fineweb_mask.tasks.witness.job import measure_teaching
-from fineweb_mask.tasks.workspace.job import ProductJob, Stage, StageTask
+from fineweb_mask.tasks.workspace.job import ProductJob, StageTask
 from fineweb_mask.tasks.workspace.records.counts import Amount, Counts
 
 PIPELINE: tuple[StageTask, ...] = (
@@ -72,11 +72,6 @@ STAGE_FOLDERS = {
 
 DOCUMENTS = {task.stage.name: task.stage.documents for task in PIPELINE}
 """How many documents enter a stage with a file, by the stage's name; None if its rows are no documents."""
-
-
-def stages_shown_as(name: str) -> list[Stage]:
-    """Return the stages that are counted and shown under a name."""
-    return [task.stage for task in PIPELINE if task.stage.shown_as == name]
 
 
 def amounts_through(counts: Counts) -> dict[str, tuple[Amount, Amount]]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from fineweb_mask.flows.summary import StageSummary
 from fineweb_mask.models.settings import PipelineSettings
+from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.fit import sampled_shards
 from fineweb_mask.tasks.registry import STAGES
 from fineweb_mask.tasks.source.discovery import SourceShard
@@ -131,6 +132,7 @@ class Run:
         self.shards = PerShard({shard.name: shard for shard in shards})
         self.models = models
         self.listing = listing
+        self.output = Output.of(workspace, settings.materialize)  # where the dataset is written
         self.refit = frozenset(refit)
         self.sample = sampled_shards(workspace, list(self.shards), refit=self.refit)  # names of shards to fit on
         self.quarantined: dict[str, str] = {}  # in which stage each bad shard failed, and why

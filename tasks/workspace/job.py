@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from fineweb_mask.models.errors import DataError, WorkspaceError
 from fineweb_mask.models.urls import is_url
 from fineweb_mask.tasks.storage.atomic import disk_errors_explained
+from fineweb_mask.tasks.storage.remote.copies import remote_of
 from fineweb_mask.tasks.storage.remote.errors import is_transient
 from fineweb_mask.tasks.workspace.listing import Listing, find_file
 from fineweb_mask.tasks.workspace.manifest import Manifest, is_whole, manifest_reference, read_manifest, write_manifest
@@ -203,7 +204,8 @@ class ProductJob(StageJob):
         manifest = read_manifest(self.manifest_path)
         if manifest is None or manifest.key != self.key:
             return None
-        return manifest if is_whole(self.manifest_path, manifest, download=not self.stage.folders) else None
+        by_size = bool(self.stage.folders) and remote_of(self.manifest_path) is not None  # else it is downloaded
+        return manifest if is_whole(self.manifest_path, manifest, by_size=by_size) else None
 
     def current(self, listing: Listing | None = None) -> StageFile | None:  # noqa: ARG002 - manifests are small
         """Return a reference to the files or the model, if they are whole and agree with the job's key, else None."""

@@ -73,8 +73,8 @@ class Listing(dict[str, Footer]):
 
     def __init__(self, workspace: Workspace) -> None:
         sizes = {path: size for path, size in workspace.sizes("").items() if STAGE_FILE.fullmatch(path)}
-        indexed = _indexed(workspace)
-        found = {path: indexed.get(path) for path in sizes}
+        self.indexed = _indexed(workspace)
+        found = {path: self.indexed.get(path) for path in sizes}
         missing = [path for path, one in found.items() if one is None or one.bytes != sizes[path]]
         with ThreadPoolExecutor(READERS) as pool:
             read = pool.map(lambda path: read_footer(workspace.root / path, sizes[path]), missing)
@@ -112,7 +112,7 @@ def find_file(
 def update_index(workspace: Workspace) -> None:
     """Write the footers of all stage files as they are now, if the index lacks some or has too many."""
     found = Listing(workspace)
-    if found != _indexed(workspace):
+    if found != found.indexed:
         rows = [{"path": path, **footer._asdict()} for path, footer in sorted(found.items())]
         with atomic_write(workspace.index) as partial:
             pq.write_table(pa.Table.from_pylist(rows, INDEX), partial, compression="zstd", write_page_checksum=True)

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.models.errors import StorageError
@@ -25,12 +24,11 @@ from fineweb_mask.tasks.workspace.manifest import is_whole, read_manifest, write
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.conftest import Bucket
-from tests.s3 import Proxy, SeaweedServer, free_port
+from tests.s3 import SeaweedServer, free_port
 from tests.tasks.stage_files import KEY
 
 SCHEMA = pa.schema([pa.field("row", pa.uint32(), nullable=False)])
 MIB = 2**20
-NAMES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 
 
 @pytest.fixture(autouse=True)
@@ -193,29 +191,20 @@ def test_a_stop_is_heard_during_a_download(bucket: Bucket, tmp_path: Path) -> No
     clear_stop_request()
 
 
-@pytest.fixture
-def without_keys(monkeypatch: pytest.MonkeyPatch, seaweed_bucket: Bucket) -> Bucket:
-    """A bucket of a server that checks signatures, and an environment without credentials."""
-    for name in NAMES:
+def test_without_credentials_the_error_names_the_variables_and_a_public_bucket_is_read(seaweed_bucket, monkeypatch):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_METADATA_ENDPOINT", f"http://127.0.0.1:{free_port()}")  # this is no machine of Amazon's
-    return seaweed_bucket
-
-
-def test_without_credentials_the_error_names_the_variables(without_keys: Bucket) -> None:
     with pytest.raises(RemoteError, match=r"access denied .*: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"):
-        Store(without_keys.url).sizes()
-
-
-def test_a_public_bucket_is_read_without_credentials(without_keys: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    client = without_keys.server.client
+        Store(seaweed_bucket.url).sizes()
+    client = seaweed_bucket.server.client
     with suppress(client.exceptions.ClientError):
         client.create_bucket(Bucket="public")
     client.put_object(Bucket="public", Key="a", Body=b"x")
     monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
     assert set(Store("s3://public").sizes()) == {"a"}
     with pytest.raises(RemoteError, match="access denied"):
-        Store(without_keys.url).sizes()
+        Store(seaweed_bucket.url).sizes()
 
 
 @pytest.mark.parametrize(
@@ -261,31 +250,25 @@ def test_copies_are_in_the_cache_folder_or_in_scratch(workspace, bucket, tmp_pat
         Workspace(f"{bucket.url}/ws")
 
 
-def test_threads_use_a_copy_together(workspace: Workspace, proxy: Proxy, reach: Callable[..., None]) -> None:
-    path = write(workspace, rows=20_000)
-    reach(proxy.url)
-    ready = threading.Barrier(6)
-
-    def read(_: int) -> int:
-        ready.wait()
-        return int(pq.read_table(ensure_local(path)).num_rows)
-
-    with ThreadPoolExecutor(6) as pool:
-        assert list(pool.map(read, range(6))) == [20_000] * 6
-    assert sum(size for name, size in proxy.sent.items() if name.endswith(path.name)) == path.stat().st_size
-
-
-def test_a_file_that_never_changes_is_copied_once_and_another_each_time(workspace, proxy, another_machine):
-    names = (f"fitted/model.{KEY.tag}.bin", "fitted/model.json")
+def test_a_file_that_never_changes_is_copied_once_for_all_threads_and_another_each_time(
+    workspace, proxy, another_machine
+):
+    names, content = (f"fitted/model.{KEY.tag}.bin", "fitted/model.json"), bytes(2 * MIB)
     for name in names:
         with atomic_write(workspace.root / name) as partial:
-            partial.write_bytes(b"model")
-    fresh = another_machine("fresh", proxy.url)
+            partial.write_bytes(content)
+    fresh, ready = another_machine("fresh", proxy.url), threading.Barrier(6)
+
+    def read(_: int) -> bytes:
+        ready.wait()
+        return bytes(fresh.local(names[0]).read_bytes())
+
+    with ThreadPoolExecutor(6) as pool:
+        assert set(pool.map(read, range(6))) == {content}
     for _ in range(2):
-        for name in names:
-            assert fresh.local(name).read_bytes() == b"model"
+        assert fresh.local(names[1]).read_bytes() == content
     sent = {name: sum(size for path, size in proxy.sent.items() if path.endswith(name)) for name in names}
-    assert sent == {names[0]: len(b"model"), names[1]: 2 * len(b"model")}
+    assert sent == {names[0]: len(content), names[1]: 2 * len(content)}
 
 
 def test_the_url_is_the_truth(workspace: Workspace, bucket: Bucket) -> None:
@@ -384,7 +367,7 @@ def test_a_fitted_folder_is_downloaded_complete_or_fitted_again(workspace, bucke
         assert fresh.files("fitted/*.json") == [fresh.fitted / "encoder.json"]
         found = read_manifest(fresh.fitted / "encoder.json")
         assert found is not None
-        assert is_whole(fresh.fitted / "encoder.json", found, download=True) == (weights == "other")
+        assert is_whole(fresh.fitted / "encoder.json", found) == (weights == "other")
     assert ensure_local(fresh.fitted / "encoder" / "a" / "weights").read_text() == "other"
     remove_file(fresh.fitted / "encoder.json")
     assert "deep/ws/fitted/encoder.json" not in bucket.names()
