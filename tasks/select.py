@@ -12,8 +12,9 @@ from fineweb_mask.models.runtime.threads import same_threads
 from fineweb_mask.tasks.selection.blocks import BlocksJob, Group, Masks, block_key
 from fineweb_mask.tasks.selection.groups import read_shares, select_groups
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
+from fineweb_mask.tasks.workspace.listing import read_footer
 from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.stage_parquet import read_arrays, read_stage_footer
+from fineweb_mask.tasks.workspace.stage_parquet import read_arrays
 
 
 class SelectJob(BlocksJob):
@@ -26,10 +27,7 @@ class SelectJob(BlocksJob):
         "select",
         version=11,
         folders=("masks",),
-        documents=lambda file: (
-            sum(block["documents"] for block in file.details["blocks"]),
-            sum(block["selected"] for block in file.details["blocks"]),
-        ),
+        documents=lambda file: sum(block["documents"] for block in file.details["blocks"]),
         counts=("eligible", "selected"),
     )
 
@@ -75,7 +73,7 @@ def _enter_cells(job: SelectJob, cells: tuple[StageFile, ...], masks: Masks) -> 
     starts = dict(zip(job.shard_names, np.cumsum([0, *(shard.rows for shard in job.shards)]), strict=False))
     for file in cells:
         path = job.workspace.resolve(file)
-        found, footer = read_arrays(path), read_stage_footer(path)
+        found, footer = read_arrays(path), read_footer(path)
         assert footer is not None  # noqa: S101 - the file was built by a stage
         of_shard = np.array([starts[name] for name in footer.details["shards"]])
         rows = of_shard[found["shard"]] + found["rows"]

@@ -38,7 +38,7 @@ from fineweb_mask.tasks.selection.blocks import (
 )
 from fineweb_mask.tasks.selection.inputs.shard_documents import PART_ROWS, random_keys, read_columns, read_vectors
 from fineweb_mask.tasks.storage.parquet import read_table
-from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, ShardJob, Stage, stage_task
+from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, StageJob, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile, digest
 from fineweb_mask.tasks.workspace.stage_parquet import read_arrays, stage_file_writer, write_arrays
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -267,7 +267,7 @@ def divide_shard(job: DivideJob) -> None:
     write_arrays(job.output, job.key, arrays(), {})
 
 
-class CellJob(ShardJob):
+class CellJob(StageJob):
     """Select from a cell of a group of shards, in parts no larger than a block."""
 
     stage: ClassVar[Stage] = Stage("select_cell", version=5, label="select", folders=("chosen",), interim=True)
