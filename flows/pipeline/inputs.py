@@ -97,7 +97,7 @@ def find_inputs(settings: PipelineSettings) -> Inputs:
     if (targets := settings.selection.targets) is not None:
         files = find_files(targets.path, "selection.targets.path")
         _check_readable(files, "selection.targets.path")
-        check_text_column(files, "selection.targets.path", targets.text_column)
+        check_text_column(files, "selection.targets.path")
     check_apart(written, [settings.source.path])  # a folder around the workspace may take long to list
     source = find_source(settings.source)
     shards = _with_columns(workspace, source.shards, settings)
