@@ -13,7 +13,7 @@ from fineweb_mask.tasks.catalog.fates import DECISIONS, show_fates
 from fineweb_mask.tasks.catalog.quoting import identifier
 from fineweb_mask.tasks.catalog.spilling import open_database
 from fineweb_mask.tasks.storage.parquet import read_schema, read_table
-from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, stage_task
+from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, stage_task
 from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -67,7 +67,7 @@ WIPED = """
 """Groups of which one step keeps less than a share; documents without a value are no group, a broken row has none."""
 
 
-class LossesJob(ShardJob):
+class LossesJob(StageJob):
     """Count the losses of a corpus: by ingest, and by later steps as far as the shards have their files."""
 
     stage: ClassVar[Stage] = Stage(

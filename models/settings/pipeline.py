@@ -151,18 +151,12 @@ class PipelineSettings(Settings):
         missing = missing_inputs(
             selection.solver, has_targets=selection.targets is not None, scorers=len(self.quality.scorers)
         )
-        if not self.quality.scorers and SELECTORS[selection.solver].reads == {"quality"}:
+        if not self.quality.scorers and SELECTORS[selection.solver].reads - {"groups"} == {"quality"}:
             missing = "it selects by quality alone: set quality.scorers"
         if not self.quality.scorers and selection.lamb == 1:
             raise ValueError("selection.lamb: 1 is for quality alone, and quality.scorers is empty: lower it")
         if missing is not None:
             raise ValueError(f"selection.solver: {selection.solver}: {missing}")
-        names, quadmix = [scorer.name for scorer in self.quality.scorers], selection.quadmix
-        weighed = {"quadmix.weights": quadmix.weights}
-        weighed |= {f"quadmix.by_group.{group}.weights": curve.weights for group, curve in quadmix.by_group.items()}
-        for key, weights in weighed.items():
-            if unknown := sorted(set(weights or {}).difference(names)):
-                raise ValueError(f"selection.{key}: there is no score {unknown[0]!r}: name one of {', '.join(names)}")
         return self
 
     @model_validator(mode="after")

@@ -25,8 +25,8 @@ from fineweb_mask.models.settings import IngestSettings
 from fineweb_mask.tasks.catalog.spilling import spilling_database
 from fineweb_mask.tasks.dedup.comparison import LAST, PAIRS, ROW_BITS, Comparison
 from fineweb_mask.tasks.dedup.sketch import Documents, name_of
-from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, find_file, stage_task
-from fineweb_mask.tasks.workspace.listing import Listing
+from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, stage_task
+from fineweb_mask.tasks.workspace.listing import Listing, find_file
 from fineweb_mask.tasks.workspace.references import NEAR, REPEATED, SAME_URL, StageFile, digest
 from fineweb_mask.tasks.workspace.stage_parquet import ROW_GROUP_ROWS, stage_file_writer
 
@@ -44,7 +44,7 @@ LISTS = """
 """What is in the list of each shard: the number of its rows, by which of them it is known, and why they are there."""
 
 
-class DedupJob(ShardJob):
+class DedupJob(StageJob):
     """List the duplicates of every shard of a corpus."""
 
     stage: ClassVar[Stage] = Stage("dedup", version=6, folders=("duplicates",), counts=("ingested", "eligible"))
@@ -78,7 +78,7 @@ class DedupJob(ShardJob):
 
     def current(self, listing: Listing | None = None) -> StageFile | None:
         """Return the file of all lists, if it is there."""
-        return find_file(self, self.folder_name, self.name, listing)
+        return find_file(self.workspace, self.folder_name, self.name, self.key, listing)
 
 
 def _list_of(shard: str, path: str, rows: int, content: str, reasons: dict[str, int]) -> StageFile:

@@ -22,9 +22,9 @@ from fineweb_mask.tasks.source.opening import broken_files, open_unpacked
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_table
 from fineweb_mask.tasks.storage.remote.copies import read_text
-from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, stage_task
+from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, stage_task
 from fineweb_mask.tasks.workspace.references import EXCLUDED, StageFile, digest
-from fineweb_mask.tasks.workspace.stage_parquet import documents_of, read_duplicates, stage_file_writer
+from fineweb_mask.tasks.workspace.stage_parquet import read_duplicates, stage_file_writer, take_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 ADDRESS = r"^(?i:[a-z][a-z0-9+.-]*://)?(?i:www\.)?(?P<host>[^/?#\s]*)(?P<rest>[^#]*?)/?(?:#.*)?$"
@@ -44,7 +44,7 @@ class Names(NamedTuple):
     hashes: pa.Array  # (n,) 16 bytes each
 
 
-class ExcludeJob(ShardJob):
+class ExcludeJob(StageJob):
     """List the documents of one shard from which nothing is selected: its duplicates, and those that are named."""
 
     stage: ClassVar[Stage] = Stage("exclude", version=2, label="dedup", folders=("excluded",))
@@ -185,5 +185,5 @@ def remember_erased(workspace: Workspace, shards: Mapping[str, tuple[str, list[i
 def source_rows(workspace: Workspace, file: StageFile, documents: StageFile) -> list[int]:
     """Return the rows of the source file that a list of a shard names, ascending."""
     rows = read_table(workspace.resolve(file))["row"].to_numpy().astype(np.int64)
-    found: Any = documents_of(workspace, documents, rows, [SOURCE_ROW.name])[SOURCE_ROW.name].to_pylist()
+    found: Any = take_rows(workspace.resolve(documents), rows, [SOURCE_ROW.name])[SOURCE_ROW.name].to_pylist()
     return sorted(found)

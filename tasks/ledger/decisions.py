@@ -20,7 +20,7 @@ from fineweb_mask.tasks.reporting.samples import SAMPLED_SHARDS, evenly_spaced
 from fineweb_mask.tasks.selection.inputs.shard_documents import read_vectors
 from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.workspace.references import EXCLUDED, NEAR, REPEATED, SAME_URL, ShardFiles
-from fineweb_mask.tasks.workspace.stage_parquet import documents_of, take_rows
+from fineweb_mask.tasks.workspace.stage_parquet import take_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 KEPT, DROPPED, UNDECIDED = "kept", "dropped", "not selected from yet"
@@ -118,7 +118,7 @@ class Corpus(NamedTuple):
     def values(self, shard: str, row: int, columns: Sequence[str]) -> dict[str, Any]:
         """Return columns of a document."""
         [documents] = (one.documents for one in self.shards if one.name == shard)
-        return dict(documents_of(self.workspace, documents, np.array([row]), columns).to_pylist()[0])
+        return dict(take_rows(self.workspace.resolve(documents), np.array([row]), columns).to_pylist()[0])
 
     def name(self, shard: str, row: int) -> str:
         """Return what a document is called in a sentence."""

@@ -3,13 +3,14 @@
 A file may hold others than those that were looked at do: what is not among the columns is not kept, and told.
 """
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -24,9 +25,15 @@ from fineweb_mask.tasks.source.discovery import LARGEST_DOCUMENT, SourceShard
 from fineweb_mask.tasks.source.jsonl import inferred_type, jsonl_records
 from fineweb_mask.tasks.source.opening import PACKED, broken_files, open_parquet_source
 from fineweb_mask.tasks.source.warc import COLUMNS as WARC_COLUMNS
+from fineweb_mask.tasks.storage.atomic import atomic_write
+from fineweb_mask.tasks.storage.remote.copies import read_text
+from fineweb_mask.tasks.workspace.references import digest
+from fineweb_mask.tasks.workspace.workspace import Workspace
 
 FILES, ROWS = 16, 1_000
 """Files that are looked at, evenly spaced, and rows of each that has no list of its columns."""
+REMEMBERED = 64
+"""Files of which one is still there, unchanged, if the corpus is the same."""
 BYTES_OF_ROW, SHARE_PACKED = 2_000, 0.3
 """By which the rows of a crawl are estimated, and how large a compressed file is beside its content."""
 QUERY_COLUMNS = {"shard", "documents_file", "scores_file", "_folder", "_random", "_shard", "_row"}
@@ -259,3 +266,44 @@ def check_columns(settings: PipelineSettings, shards: Sequence[SourceShard]) -> 
             )
         if key.startswith("quality.scorers") and is_text(kind):
             raise ColumnError(f"{key}: {column!r} must hold numbers, its type is {kind}: name another")
+
+
+def remembered_columns(
+    workspace: Workspace, settings: PipelineSettings, shards: Sequence[SourceShard]
+) -> tuple[tuple[str, str], ...] | None:
+    """Return the columns and types that an earlier run fixed by these settings, if a file it read is still there."""
+    record = _remembered(workspace).get(_columns_key(settings))
+    files = {(shard.name, shard.fingerprint) for shard in shards}
+    if record is None or not files.intersection(map(tuple, record["files"])):
+        return None
+    return tuple((name, kind) for name, kind in record["columns"])
+
+
+def remember_columns(workspace: Workspace, settings: PipelineSettings, shards: Sequence[SourceShard]) -> None:
+    """Remember the columns of a corpus's documents, so that they stay the same while it grows."""
+    if not shards or shards[0].columns is None:
+        return
+    with workspace.alone():
+        if remembered_columns(workspace, settings, shards) is None:
+            some = shards[:: -(-len(shards) // REMEMBERED)]
+            files = [(shard.name, shard.fingerprint) for shard in some]
+            records = _remembered(workspace) | {
+                _columns_key(settings): {"files": files, "columns": shards[0].columns},
+            }
+            with atomic_write(workspace.columns) as partial:
+                partial.write_text(json.dumps(records, indent=1) + "\n")
+
+
+def _remembered(workspace: Workspace) -> dict[str, Any]:
+    """Return the files and columns of earlier runs, by digests of their settings; of a damaged record nothing."""
+    try:
+        found = json.loads(read_text(workspace.columns))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _columns_key(settings: PipelineSettings) -> str:
+    """Return a digest of what the columns depend on, beside the files."""
+    source, paths = settings.source, {column for column in settings.named_columns.values() if "." in column}
+    return digest([source.text_column, source.id_column, source.extra_columns, sorted(paths)])

@@ -12,14 +12,17 @@ from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
 from fineweb_mask.flows.status.garbage import collect_garbage
-from fineweb_mask.flows.status.inspection import StatusError, workspace_status
+from fineweb_mask.flows.status.inspection import StatusError, inspect_workspace, status_of
 from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.integration.conftest import built
 
 
 def state(workspace):
-    return {stage.stage: (stage.done, stage.missing, stage.stale) for stage in workspace_status(workspace).stages}
+    return {
+        stage.stage: (stage.done, stage.missing, stage.stale)
+        for stage in status_of(inspect_workspace(workspace)).stages
+    }
 
 
 def settings_of(workspace):
@@ -171,7 +174,7 @@ def test_status_says_when_the_source_is_gone(workspace, tmp_path):
     source = last.settings.source.model_copy(update={"path": str(tmp_path / "gone")})
     LastRun(settings=last.settings.model_copy(update={"source": source}), folder=last.folder).save(opened)
     with pytest.raises(StatusError, match="out of reach"):
-        workspace_status(Path(workspace))
+        status_of(inspect_workspace(Path(workspace)))
 
 
 @pytest.mark.long

@@ -85,7 +85,7 @@ def random_keys(seed: int, shard: str, rows: int) -> NDArray[np.float64]:
 
 def read_vectors(
     workspace: Workspace, shard: ShardFiles, rows: NDArray[np.int64], at_once: int | None = None
-) -> Iterator[tuple[slice, NDArray[np.floating[Any]]]]:
+) -> Iterator[tuple[slice, NDArray[np.float16]]]:
     """Yield the vectors of some rows of a shard, ascending, with their places in `rows`: (b, d) each."""
     with VerifiedFile(workspace.resolve(shard.embeddings), **STREAMED) as file:
         for batch in file.iter_batches(at_once or VECTORS_AT_ONCE, columns=["row", "embedding"]):
