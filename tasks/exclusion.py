@@ -171,14 +171,12 @@ def _benchmark_columns(file: SourceShard) -> dict[str, str]:
 
 def _documents(file: SourceShard) -> pa.Table:
     """Return the hashes and ids of a file's documents; one without an id is named by its file and row."""
-    batches, row = [], count()
+    batches, rows = [], count()
     for batch, _ in ShardReader(file, SourceSettings(path=file.url, extra_columns=[])).batches():
-        names = [
-            name or f"{file.relative} row {place}" for name, place in zip(batch["id"].to_pylist(), row, strict=False)
-        ]
+        documents = zip(batch["text"].to_pylist(), batch["id"].to_pylist(), rows, strict=False)
         entries = [
-            {"content_hash": content_hash(text), "id": name}
-            for text, name in zip(batch["text"].to_pylist(), names, strict=True)
+            {"content_hash": content_hash(text), "id": name or f"{file.relative} row {row}"}
+            for text, name, row in documents
             if text is not None
         ]
         batches.append(pa.RecordBatch.from_pylist(entries, schema=DOCUMENTS))

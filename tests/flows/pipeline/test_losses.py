@@ -7,14 +7,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.flows.curate import pipeline, prepare
-from fineweb_mask.flows.pipeline.losses import WipedGroupError
+from fineweb_mask.flows.pipeline.losses import REMEDIES, WipedGroupError
 from fineweb_mask.flows.pipeline.records import shard_files
 from fineweb_mask.flows.status.garbage import collect_garbage
 from fineweb_mask.flows.status.inspection import inspect_recipe
 from fineweb_mask.models.errors import SettingsError
+from fineweb_mask.models.losses import OTHER_NAMES
 from fineweb_mask.tasks.catalog.query import open_catalog
 from fineweb_mask.tasks.catalog.views import write_catalog
 from fineweb_mask.tasks.workspace.listing import Listing, update_index
+from fineweb_mask.tasks.workspace.references import NOT_KEPT
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.flows.pipeline.run_here import RunHere, recipe_of, text_of
 
@@ -59,6 +61,10 @@ def losses_in(run):
     write_catalog(run.workspace, shard_files(run), run.losses)
     with open_catalog(run.workspace, "1GB") as catalog:
         return catalog.execute("FROM losses").fetchall()
+
+
+def test_every_step_that_drops_documents_has_a_name_and_a_remedy():
+    assert REMEDIES.keys() == {"ingest", *OTHER_NAMES} >= set(NOT_KEPT)
 
 
 @pytest.mark.long
