@@ -65,7 +65,7 @@ def model_folder(arguments: argparse.Namespace, texts: list[str], folder: str) -
 
 
 def settings(model: str, **changes: object) -> EmbeddingSettings:
-    return EmbeddingSettings.model_validate({"model": model, "precision": "float32", **changes})
+    return EmbeddingSettings.model_validate({"model": model, **changes})
 
 
 def cpu(arguments: argparse.Namespace) -> None:
@@ -109,7 +109,7 @@ def static(arguments: argparse.Namespace) -> None:
         fitted = fit_static_encoder(lambda: texts, vocabulary=32_000, dimensions=768)
         fitted.save(Path(folder))
         tokenizer = Tokenizer.from_file(str(next(Path(folder).rglob("tokenizer.json"))))
-        encoder = load_encoder(folder, settings(folder, precision="float16"))
+        encoder = load_encoder(folder, settings(folder))
         peer = SentenceTransformer(folder, device="cpu")
     tokens = int(encoder.tokenise(texts).lengths.sum())
     ways: dict[str, Callable[[], object]] = {
@@ -156,7 +156,7 @@ def stage(arguments: argparse.Namespace) -> None:
     texts = read_texts(arguments)
     with tempfile.TemporaryDirectory() as folder:
         model, name = model_folder(arguments, texts, folder)
-        recipe = settings(model, precision="float16")
+        recipe = settings(model)
         seconds = run_stage(texts, recipe, folder, arguments.chunk)
     row = [f"{seconds:.2f}", f"{len(texts) / seconds:,.1f}"]
     show(

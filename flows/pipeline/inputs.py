@@ -19,7 +19,6 @@ from fineweb_mask.tasks.source.columns import (
     check_columns,
     check_text_column,
     columns_of,
-    named_columns,
     remembered_columns,
     settle,
 )
@@ -98,7 +97,7 @@ def find_inputs(settings: PipelineSettings) -> Inputs:
     if (targets := settings.selection.targets) is not None:
         files = find_files(targets.path, "selection.targets.path")
         _check_readable(files, "selection.targets.path")
-        check_text_column(files, "selection.targets.path", targets.text_column)
+        check_text_column(files, "selection.targets.path")
     check_apart(written, [settings.source.path])  # a folder around the workspace may take long to list
     source = find_source(settings.source)
     shards = _with_columns(workspace, source.shards, settings)
@@ -134,4 +133,4 @@ def _with_columns(workspace: Workspace, shards: list[SourceShard], settings: Pip
     """Return the files with the columns that all documents have: those of an earlier run, while the corpus grows."""
     if (columns := remembered_columns(workspace, settings, shards)) is not None:
         return [shard.model_copy(update={"columns": columns}) for shard in shards]
-    return settle(shards, settings.source, [column for _, column, _ in named_columns(settings)])
+    return settle(shards, settings.source, list(settings.named_columns.values()))

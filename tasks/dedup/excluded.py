@@ -47,7 +47,7 @@ class Names(NamedTuple):
 class ExcludeJob(StageJob):
     """List the documents of one shard from which nothing is selected: its duplicates, and those that are named."""
 
-    stage: ClassVar[Stage] = Stage("exclude", version=1, label="dedup", folders=("excluded",))
+    stage: ClassVar[Stage] = Stage("exclude", version=2, label="dedup", folders=("excluded",))
     documents: StageFile
     duplicates: StageFile
     lists: tuple[tuple[str, str], ...]  # where they are, and digests of what they name
@@ -77,7 +77,7 @@ def exclude(job: ExcludeJob) -> None:
                 found |= is_named
             rows += batch["row"].filter(pa.array(found)).to_pylist()
     further = sorted(set(rows).difference(duplicates["row"].to_pylist()))
-    entries = [{"shard": job.name, "row": row, "excluded": True} for row in further]
+    entries = [{"shard": job.name, "row": row, "reason": EXCLUDED} for row in further]
     table = pa.Table.from_pylist(entries, schema=DUPLICATES)
     if further:
         table = pa.concat_tables([duplicates, table]).sort_by("row")

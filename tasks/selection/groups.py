@@ -7,7 +7,7 @@ time beside selecting from every block again, which follows.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.shares import GroupShare, group_shares
 from fineweb_mask.models.settings import PipelineSelectionSettings
-from fineweb_mask.tasks.selection.blocks import Block, describe, inputs_of, select_block
+from fineweb_mask.tasks.selection.blocks import Block, inputs_of, select_block
 from fineweb_mask.tasks.selection.inputs.shard_documents import read_columns, read_groups
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, stage_task
 from fineweb_mask.tasks.workspace.listing import read_footer
@@ -88,11 +88,6 @@ class GroupSelection(NamedTuple):
     selection: "Selection | None"  # None: nothing, for it has no share, or one that holds no document
     group: str | None = None
     budget: float = 0.0  # documents or tokens, as asked
-
-    def described(self) -> dict[str, Any]:
-        """Return what the reports need."""
-        own = {} if self.group is None else {"group": self.group, "budget": self.budget}
-        return describe(self.block, self.selection) | own
 
 
 def select_groups(

@@ -5,7 +5,7 @@ A file may hold others than those that were looked at do: what is not among the 
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
@@ -21,7 +21,6 @@ from fineweb_mask.models.names import alike, find
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.schemas import FINEWEB, MEASURED, RESERVED_COLUMNS, ROW, SOURCE_ROW, documents_schema
 from fineweb_mask.models.settings import FLAT, PipelineSettings, SourceSettings
-from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP
 from fineweb_mask.tasks.source.discovery import LARGEST_DOCUMENT, SourceShard
 from fineweb_mask.tasks.source.jsonl import inferred_type, jsonl_records
 from fineweb_mask.tasks.source.opening import PACKED, broken_files, open_parquet_source
@@ -248,51 +247,25 @@ def check_columns(settings: PipelineSettings, shards: Sequence[SourceShard]) -> 
     Raises
     ------
     ColumnError
-        If no readable source file has a column, `report.by` names the text, or a column of scores holds texts.
+        If no readable source file has a column, or one holds what it cannot be used for.
     """
-    if "text" in settings.report.by:
-        raise ColumnError(f"report.by: {TEXT_IS_NO_GROUP}")
     check_text_column(shards, "source.text_column", settings.source.text_column)
     if (columns := document_columns(shards)) is None:
         return
-    for key, column, instead in named_columns(settings):
+    for key, column in settings.named_columns.items():
         if (kind := columns.get(column)) is None:
             spelled = [] if (own := find(column, columns)) is None else [own]
+            instead = [FLAT] if key == "materialize.layout" else []
             others = [*instead, *(name for name in columns if name not in {"text", *MEASURED.names})]
-            remedy = "" if settings.source.extra_columns == "all" else "; source.extra_columns adds some of the source"
             raise ColumnError(
-                f"{key}: no document will have a column {column!r}, it may be one of "
-                f"{', '.join(spelled or others)}{remedy}"
+                f"{key}: no document will have a column {column!r}, it may be one of {', '.join(spelled or others)}"
             )
-        if key.startswith("ingest.groups") and not names_groups(kind):
+        if key.startswith("report.by") and not names_groups(kind):
             raise ColumnError(
                 f"{key}: {column!r} must hold text, whole numbers or booleans, its type is {kind}: name another"
             )
         if key.startswith("quality.scorers") and is_text(kind):
             raise ColumnError(f"{key}: {column!r} must hold numbers, its type is {kind}: name another")
-
-
-def named_columns(settings: PipelineSettings) -> Iterator[tuple[str, str, list[str]]]:
-    """Yield every setting that names a column of the documents, the column, and the other values it may have."""
-    for index, scorer in enumerate(settings.quality.scorers):
-        for key, column in scorer.source_columns.items():
-            yield f"quality.scorers.{index}.{key}", column, []
-    for column in settings.ingest.copies.prefer:
-        yield "ingest.copies.prefer", column, []
-    for column in settings.ingest.copies.exempt:
-        yield "ingest.copies.exempt", column, []
-    for index, column in enumerate(settings.ingest.groups or []):
-        yield f"ingest.groups.{index}", column, []
-    groups, layout = settings.selection.groups, settings.materialize.layout
-    single = {
-        "selection.group_column": settings.selection.group_column,
-        "selection.groups.column": groups and groups.column,
-        "quality.by": settings.quality.by,
-        "materialize.layout": None if layout == FLAT else layout,
-    }
-    yield from ((key, column, [FLAT] if column == layout else []) for key, column in single.items() if column)
-    for index, column in enumerate(settings.report.by):
-        yield f"report.by.{index}", column, []
 
 
 def remembered_columns(
@@ -332,5 +305,5 @@ def _remembered(workspace: Workspace) -> dict[str, Any]:
 
 def _columns_key(settings: PipelineSettings) -> str:
     """Return a digest of what the columns depend on, beside the files."""
-    source, paths = settings.source, {column for _, column, _ in named_columns(settings) if "." in column}
+    source, paths = settings.source, {column for column in settings.named_columns.values() if "." in column}
     return digest([source.text_column, source.id_column, source.extra_columns, sorted(paths)])

@@ -62,8 +62,8 @@ class StageFile(BaseModel):
 NO_FILE = StageFile(stage="", name="", path="", rows=0, bytes=0, fingerprint="")
 """Stands for a stage's file that a shard does not have; its `path` is empty."""
 
-NEAR, SAME_URL, EXCLUDED = COUNTED = ("near_duplicate", "same_url", "excluded")
-"""Why a near-duplicate, a page of a URL that is kept, or what `ingest.exclude` names is dropped, and their details."""
+REPEATED, NEAR, SAME_URL, EXCLUDED = NOT_KEPT = ("duplicate", "near_duplicate", "same_url", "excluded")
+"""Why documents are in the list of a shard: copies of a text or nearly, of a URL, and what `ingest.exclude` names."""
 
 
 _NO_FILE = Field(default_factory=lambda: NO_FILE)  # pydantic copies a default that is a model, 25,000 times

@@ -90,12 +90,8 @@ def write_arrays(
     Those with the same prefix, up to the first `/`, can be read without the others.
     """
     with stage_file_writer(path, ARRAYS, key, use_dictionary=False) as writer:
-        before = None
         for name, array in arrays.items() if isinstance(arrays, Mapping) else arrays:
-            prefix = name.partition("/")[0]
-            if prefix != before:
-                writer.flush()
-            before = prefix
+            writer.flush()
             columns = [[name], [array.dtype.str], [list(array.shape)], [np.ascontiguousarray(array).tobytes()]]
             writer.write(pa.record_batch(columns, schema=ARRAYS))
         writer.details = dict(details)

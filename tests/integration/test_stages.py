@@ -182,7 +182,7 @@ def test_the_report_is_a_command(workspace, server):
     page = workspace / "reports" / "index.html"
     before = page.read_text(encoding="utf-8")
     assert "Share selected by file_path" not in before
-    arguments = ["report", str(workspace), "--by", "file_path", "--sample", "300", "--json"]
+    arguments = ["report", str(workspace), "--by", "file_path", "--json"]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     summary = json.loads(result.stdout.splitlines()[-1])
@@ -191,7 +191,7 @@ def test_the_report_is_a_command(workspace, server):
     assert all(Path(path).is_file() for path in [*summary["plots"], summary["metrics"]])
     after = page.read_text(encoding="utf-8")
     assert "Share selected by file_path" in after
-    assert "Measured on 300 of 1,892 eligible and 300 of 473 selected" in after
+    assert "Measured on 1,892 of 1,892 eligible and 473 of 473 selected" in after
     assert state(workspace) == DONE  # the settings given are kept
     result = CliRunner().invoke(app, ["report", str(workspace), "--by", "genre"])
     assert result.exit_code == 2, result.output

@@ -65,6 +65,8 @@ def test_an_array_comes_back(tmp_path, array):
     assert found["one"].shape == array.shape
     np.testing.assert_array_equal(found["one"], array)
     assert found["one"].flags.writeable
+    write_arrays(path, KEY, {}, {})
+    assert read_arrays(path) == {}
 
 
 def test_arrays_of_one_prefix_are_read_alone(tmp_path):
