@@ -38,7 +38,6 @@ from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.ingest import IngestJob, ingest
 from fineweb_mask.tasks.source.discovery import discover
-from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -121,8 +120,8 @@ def orchestration(folder: Path, jobs: int, address: str) -> list[Any]:
         group = -(-jobs // MOST_TASK_RUNS)
         task_runs = TaskRuns(1, cluster, group)
         models = PretrainedModels.of(settings)
-        nothing = Listing(Workspace(folder / "nothing"))  # so that no job is known to be done
-        jobs_run = Run(workspace, settings, [], models, listing=nothing, task_runs=task_runs, ui=counting)
+        jobs_run = Run(workspace, settings, [], models, task_runs=task_runs, ui=counting)
+        jobs_run.listing.clear()  # so that no job is known to be done
         jobs_run.one(todo[0])  # the cluster's processes have imported what they need
         for _ in range(2):
             cluster.submit(todo[0]).result()

@@ -125,9 +125,9 @@ def plan_again(folder: Path, address: str) -> None:
     started = time.perf_counter()
     workspace = Workspace(address)
     with workspace.in_use():
-        listing = Listing(workspace)
-        listed = time.perf_counter() - started
-        run = Run(workspace, settings, discover(settings.source), PretrainedModels.of(settings), listing=listing)
+        Listing(workspace)
+        listed, started = time.perf_counter() - started, time.perf_counter()
+        run = Run(workspace, settings, discover(settings.source), PretrainedModels.of(settings))
         select(run, prepare(run))
     seconds, after = time.perf_counter() - started, status_mib("VmHWM")
     print(listed, seconds, before, after, sum(stage.files for stage in run.stages))

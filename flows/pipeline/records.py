@@ -50,7 +50,13 @@ def recorded(run: Run, flow: str, flow_run: str | None = None, *, keep: bool = T
     try:
         yield
         update_index(run.workspace)
-        _describe(record, run)
+        if run.selection is not None:
+            counts = run.selection.counts
+            record.documents_in = counts.documents_in
+            record.documents_selected = counts.selected
+            record.tokens_in = counts.tokens_in
+            record.tokens_selected = counts.tokens_selected
+            record.objective, _ = mean_terms(run.selection.groups)
     except BaseException as error:
         record.status = "failed" if isinstance(error, Exception) else "interrupted"
         record.error = f"{type(error).__name__}: {error}"
@@ -69,19 +75,6 @@ def _end(record: RunRecord, run: Run) -> None:
     if record.status == "done" and record.set_aside:
         record.status = "quarantined"
     record.end(run.workspace)
-
-
-def _describe(record: RunRecord, run: Run) -> None:
-    """Add what was selected, or found to be selected, to the record, if the run got that far."""
-    selecting = [file for job, file in run.found[SelectJob.stage.shown_as] if isinstance(job, SelectJob)]
-    groups = sorted((file for file in selecting if file is not None), key=lambda file: file.name)
-    if groups:
-        counts = SelectedShards([shard for shard in shard_files(run) if shard.masks.path], groups).counts
-        record.documents_in = counts.documents_in
-        record.documents_selected = counts.selected
-        record.tokens_in = counts.tokens_in
-        record.tokens_selected = counts.tokens_selected
-        record.objective, _ = mean_terms(groups)
 
 
 def summarize(run: Run, selection: SelectedShards, exports: Mapping[str, Path]) -> RunSummary:

@@ -29,6 +29,7 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 if TYPE_CHECKING:
     from fineweb_mask.flows.display.prefect_ui import PrefectUi
     from fineweb_mask.flows.pipeline.fit import PretrainedModels
+    from fineweb_mask.flows.pipeline.selection import SelectedShards
     from fineweb_mask.flows.pipeline.task_runs import TaskRuns
     from fineweb_mask.tasks.source.inventory import Inventory
 
@@ -92,8 +93,6 @@ class Run:
         The source's files.
     models
         The models that the settings name.
-    listing
-        The stage files that were there when the run began. Without it, a file is opened to see whether it is current.
     refit
         Names of the stages whose models are fitted again.
     until
@@ -118,7 +117,6 @@ class Run:
         shards: Sequence[SourceShard],
         models: "PretrainedModels",
         *,
-        listing: Listing | None = None,
         refit: Collection[str] = (),
         until: str | None = None,
         share: Share | None = None,
@@ -131,7 +129,7 @@ class Run:
         self.settings = settings
         self.shards = PerShard({shard.name: shard for shard in shards})
         self.models = models
-        self.listing = listing
+        self.listing = Listing(workspace)  # the stage files that were there when the run began
         self.output = Output.of(workspace, settings.materialize)  # where the dataset is written
         self.refit = frozenset(refit)
         self.sample = sampled_shards(workspace, list(self.shards), refit=self.refit)  # names of shards to fit on
@@ -139,6 +137,7 @@ class Run:
         # By what stages are shown as: their jobs, and what was made.
         self.found: dict[str, list[tuple[StageJob, StageFile | None]]] = defaultdict(list)
         self.duplicates: Files = PerShard()  # of every shard, when they are known
+        self.selection: SelectedShards | None = None  # when it is made
         self.losses = NO_FILE  # what every step drops by group, when it is known
         self.ui = ui
         self.source = source

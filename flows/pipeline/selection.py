@@ -109,7 +109,8 @@ def select(run: Run, prepared: Prepared) -> SelectedShards:
     selected = run.all(jobs)
     masks = {name: file for job in jobs for name, file in run.files_of(job).items()}
     shards = [shard.model_copy(update={"masks": masks[shard.name]}) for shard in prepared.shards]
-    return SelectedShards(shards, sorted(selected, key=lambda group: group.name))
+    run.selection = SelectedShards(shards, sorted(selected, key=lambda group: group.name))
+    return run.selection
 
 
 def _with_shares(run: Run, shards: list[ShardFiles], jobs: list[SelectJob]) -> list[SelectJob]:

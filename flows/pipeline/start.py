@@ -26,7 +26,6 @@ from fineweb_mask.tasks.source.columns import remember_columns
 from fineweb_mask.tasks.source.inventory import take_inventory
 from fineweb_mask.tasks.storage.atomic import disk_errors_explained, remove_file
 from fineweb_mask.tasks.storage.parquet import DamagedFileError
-from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -131,7 +130,6 @@ def start_run(
             settings,
             shards,
             inputs.models,
-            listing=Listing(workspace),
             refit=[stage.name for name in refit or [] for stage in REFITTED[name]],
             until=until,
             share=share,

@@ -27,7 +27,6 @@ from fineweb_mask.tasks.score import ScoreJob
 from fineweb_mask.tasks.source.inventory import take_inventory
 from fineweb_mask.tasks.storage.atomic import disk_errors_explained
 from fineweb_mask.tasks.workspace.job import BadShardError, StageJob
-from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.records.runs import LastRun, QuarantinedShard, run_records
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -173,7 +172,7 @@ def inspect_recipe(workspace: Workspace, settings: PipelineSettings, only: Conta
     """
     _, shards, models, _ = find_inputs(settings)
     shards = [shard for shard in shards if only is None or shard.relative in only]
-    run = _Look(workspace, settings, shards, models, listing=Listing(workspace))
+    run = _Look(workspace, settings, shards, models)
     with suppress(UnfinishedError, BadShardError):
         pipeline(run)
     return run
@@ -245,7 +244,7 @@ def finished_run(settings: PipelineSettings) -> RunSummary | None:
     inputs = find_inputs(settings)
     inventory = take_inventory(inputs.source, settings.source)
     with workspace.in_use(), disk_errors_explained(workspace.root, "the record of the run"):
-        run = Run(workspace, settings, inputs.shards, inputs.models, listing=Listing(workspace), source=inventory)
+        run = Run(workspace, settings, inputs.shards, inputs.models, source=inventory)
         try:
             made = pipeline(run)
         except UnfinishedError:

@@ -43,7 +43,7 @@ class DamagedFileError(StorageError):
 
 
 class VerifiedFile(pq.ParquetFile):  # type: ignore[misc]
-    """A Parquet file whose pages are verified when they are read.
+    """A Parquet file whose pages are verified when they are read, by row groups or batches; see `read_table`.
 
     Parameters
     ----------
@@ -66,13 +66,6 @@ class VerifiedFile(pq.ParquetFile):  # type: ignore[misc]
         self._name = name or str(source)
         with _explained(self._name):
             super().__init__(_opened(source), page_checksum_verification=True, **options)
-
-    def read(self, *arguments: Any, **options: Any) -> pa.Table:  # noqa: ANN401
-        """Read the whole file, as `pyarrow.parquet.ParquetFile.read`."""
-        with _explained(self._name):
-            table = super().read(*arguments, **options)
-        _check_rows(self._name, table.num_rows, self.metadata.num_rows)
-        return table
 
     def read_row_group(self, *arguments: Any, **options: Any) -> pa.Table:  # noqa: ANN401
         """Read a row group, as `pyarrow.parquet.ParquetFile.read_row_group`."""
@@ -116,16 +109,16 @@ def read_table(path: Path | str, columns: Sequence[str] | None = None, **options
     return table
 
 
-def read_metadata(source: Source, name: str = "") -> pq.FileMetaData:
-    """Return the footer of a file; errors call an open file `name`.
+def read_metadata(path: Path | str) -> pq.FileMetaData:
+    """Return the footer of a file.
 
     Raises
     ------
     DamagedFileError
         If the footer cannot be read, or the file is not Parquet.
     """
-    with _explained(name or str(source)):
-        return pq.read_metadata(_opened(source))
+    with _explained(str(path)):
+        return pq.read_metadata(_opened(path))
 
 
 def read_schema(path: Path | str) -> pa.Schema:

@@ -129,7 +129,8 @@ class Workspace:
             below = Path(parent).relative_to(self.root).as_posix()  # no path is made of each of 100,000 files
             for name in names:
                 if name.endswith(suffix) and not name.startswith("."):
-                    found[f"{below}/{name}"] = os.stat(f"{parent}/{name}").st_size  # noqa: PTH116
+                    with suppress(FileNotFoundError):  # another run has just replaced a page
+                        found[f"{below}/{name}"] = os.stat(f"{parent}/{name}").st_size  # noqa: PTH116
         return found
 
     def remove_empty_folders(self, folder: str) -> None:

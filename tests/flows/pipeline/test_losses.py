@@ -15,7 +15,7 @@ from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.losses import OTHER_NAMES
 from fineweb_mask.tasks.catalog.query import open_catalog
 from fineweb_mask.tasks.catalog.views import write_catalog
-from fineweb_mask.tasks.workspace.listing import Listing, update_index
+from fineweb_mask.tasks.workspace.listing import update_index
 from fineweb_mask.tasks.workspace.references import NOT_KEPT
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.flows.pipeline.run_here import RunHere, recipe_of, text_of
@@ -144,7 +144,7 @@ def test_a_lost_count_is_made_again_and_changes_nothing_else(tmp_path, corpus):
     removed = {one.folder: one.files for one in collect_garbage(str(folder), [run.settings])}
     assert removed["losses"] == 3  # those of the columns that were asked for, after each step
     [losses] = [job for job, _ in run.found["dedup"] if job.kind == "losses"]
-    assert RunHere(run.settings, listing=Listing(run.workspace)).done(losses) is not None
+    assert RunHere(run.settings).done(losses) is not None
 
 
 def test_documents_without_a_vector_are_a_loss_of_the_group(tmp_path, corpus):

@@ -101,12 +101,11 @@ def test_no_flipped_bit_in_a_footer_is_a_bug(file: Path) -> None:
 def test_a_damaged_page_is_named_however_it_is_read(file: Path) -> None:
     column = read_metadata(file).row_group(1).column(1)
     file.write_bytes(flipped(file.read_bytes(), 8 * last_byte(column)))
-    ways: dict[str, Callable[[VerifiedFile], Any]] = {
-        "read": VerifiedFile.read,
-        "read_row_group": lambda opened: opened.read_row_group(1),
-        "iter_batches": lambda opened: list(opened.iter_batches()),
-    }
-    for read in ways.values():
+    ways: list[Callable[[VerifiedFile], Any]] = [
+        lambda one: one.read_row_group(1),
+        lambda one: list(one.iter_batches()),
+    ]
+    for read in ways:
         with VerifiedFile(file) as opened, pytest.raises(DamagedFileError, match="could not verify page integrity"):
             read(opened)
 
