@@ -180,15 +180,6 @@ def route(job: RouteJob) -> None:
         }
 
 
-def sizes_of_cells(settings: PipelineSelectionSettings, routes: Sequence[StageFile], cells: int) -> NDArray[np.int64]:
-    """Return how many documents, or tokens, each cell of some shards has, (cells,)."""
-    sizes = np.zeros(cells, dtype=np.int64)
-    for file in routes:
-        for cell, size in file.details[settings.budget_by].items():
-            sizes[int(cell)] += size
-    return sizes
-
-
 class PlanJob(ProductJob):
     """Find what each cell gives of the budget, and what is selected beside it."""
 
@@ -209,19 +200,22 @@ class PlanJob(ProductJob):
 
 @stage_task
 def plan_selection(job: PlanJob) -> None:
-    """Write the plan; details: the rate of every cell."""
+    """Write the plan."""
     from fineweb_mask.models.selection.cells import cells_of, plan_cells
 
     device, sample = torch_device(job.settings.device), read_sample(job.workspace, job.samples)
     centres = read_arrays(job.workspace.resolve(job.centres))["centres"]
-    sizes = sizes_of_cells(job.settings, job.routes, len(centres))
+    sizes = np.zeros(len(centres), dtype=np.int64)  # documents, or tokens, of each cell
+    for file in job.routes:
+        for cell, size in file.details[job.settings.budget_by].items():
+            sizes[int(cell)] += size
     with gpu_slot(device):
         cells = cells_of(sample["vectors"], centres, device)
         plan = plan_cells(cells=cells, settings=job.settings, sizes=sizes, device=device, **sample)
     arrays = {name: getattr(plan, name) for name in ARRAYS}
     details = {"rate": plan.rate, "total": plan.total, "ranges": dict(plan.ranges)}
     read = [[file.fingerprint for file in files] for files in (job.samples, job.routes)]
-    _publish(job, arrays, read, details | {"rates": plan.rates.tolist()})
+    _publish(job, arrays, read, details)
 
 
 def read_plan(workspace: Workspace, file: StageFile) -> "Plan":
