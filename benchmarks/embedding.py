@@ -38,8 +38,9 @@ from fineweb_mask.models.embedding.static_fit import fit_static_encoder
 from fineweb_mask.models.settings import EmbeddingSettings
 from fineweb_mask.tasks import embed
 from fineweb_mask.tasks.dedup.duplicates import no_duplicates
+from fineweb_mask.tasks.workspace.listing import find_file
 from fineweb_mask.tasks.workspace.references import StageKey
-from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
+from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def run_stage(texts: list[str], recipe: EmbeddingSettings, folder: str, chunk: i
     with stage_file_writer(path, table.schema, key) as writer:
         for batch in table.to_batches(2_000):
             writer.write(batch)
-    documents = current_parquet(workspace, path, "a", key)
+    documents = find_file(workspace, "documents", "a", key)
     assert documents is not None
     model = embed.resolve_encoder(recipe)
     shard = {"documents": documents, "duplicates": no_duplicates(documents.name)}

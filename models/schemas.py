@@ -49,16 +49,13 @@ DUPLICATES = pa.schema(
     [
         pa.field("shard", pa.string(), nullable=False),
         ROW,
+        pa.field("reason", pa.string(), nullable=False),
         pa.field("twin_shard", pa.string()),
         pa.field("twin_row", pa.uint32()),
         pa.field("similarity", pa.float32()),
-        pa.field("excluded", pa.bool_()),  # by `ingest.exclude`
     ]
 )
-"""Rows of all shards that are not kept; of a near-duplicate, the copy that is, and how similar they are; else null.
-
-The similarity of a page to a kept one of its URL is null, too.
-"""
+"""Rows of all shards that are not kept, and why; of a copy, what it is one of, and of a near one, how similar it is."""
 
 DROPPED = pa.schema(
     [

@@ -5,6 +5,7 @@ A shard is embedded chunk by chunk: while the model encodes one, the next is rea
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -16,7 +17,7 @@ from fineweb_mask.tasks.inference.eligible import EligibleJob
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.inference.model_files import ModelFolder, loaded_encoder, model_folder
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
-from fineweb_mask.tasks.workspace.job import Dependencies, Stage, rows_through, stage_task
+from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class EmbedJob(EligibleJob):
         version=6,
         folders=("embeddings",),
         per_shard=True,
-        documents=rows_through,
+        documents=attrgetter("rows"),
         counts=("eligible", "eligible"),
     )
     model: ModelFolder

@@ -27,10 +27,7 @@ class SelectJob(BlocksJob):
         "select",
         version=12,
         folders=("masks",),
-        documents=lambda file: (
-            sum(block["documents"] for block in file.details["blocks"]),
-            sum(block["selected"] for block in file.details["blocks"]),
-        ),
+        documents=lambda file: sum(block["documents"] for block in file.details["blocks"]),
         counts=("eligible", "selected"),
     )
 

@@ -12,6 +12,7 @@ REMOVED: dict[str, str] = {
     "ingest.copies.one_for_each": "is gone: name the values whose copies are wanted first in ingest.copies.prefer",
     "ingest.copy_text": "is gone: the workspace holds the texts; delete its folder `documents` after the dataset is "
     "published, or ingest smaller source files",
+    "ingest.groups": "is in another section: write report.by",
     "ingest.near_dedup: semantic": "is gone: write minhash; documents of like vectors are kept apart by "
     "selection.solver: semdedup, or by selection.near_duplicates",
     "materialize.export.format: litdata": "is gone: convert the dataset's Parquet files with the library's own "
@@ -32,6 +33,7 @@ REMOVED: dict[str, str] = {
     "quality.scorers.labels.text_column": "is gone: name the column `text`",
     "quality.scorers.share": "is gone: compute Min-K% in a column of the source, and take it with kind: column",
     "report.map": "is gone: leave it out, fineweb-mask explore draws a map by t-SNE",
+    "report.sample": "is gone: leave it out, 20,000 documents are sampled",
     "selection.block_budget": "is gone: leave it out, every block gives select_ratio",
     "selection.dsir": "is gone: leave it out, all examples of selection.targets are one target",
     "selection.given": "is gone: leave it out, and select from the new documents and the old ones together",

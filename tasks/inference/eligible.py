@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
-from fineweb_mask.tasks.workspace.job import ShardJob
+from fineweb_mask.tasks.workspace.job import StageJob
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows, kept_batches
 
@@ -21,7 +21,7 @@ Prepared = TypeVar("Prepared")
 Item = TypeVar("Item")
 
 
-class EligibleJob(ShardJob):
+class EligibleJob(StageJob):
     """A job on one shard's documents, duplicates aside."""
 
     documents: StageFile

@@ -31,7 +31,7 @@ from fineweb_mask.tasks.selection.inputs.shard_documents import (
     read_groups,
     read_vectors,
 )
-from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob
+from fineweb_mask.tasks.workspace.job import Dependencies, StageJob
 from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile, digest
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 
@@ -76,7 +76,7 @@ def inputs_of(shard: ShardFiles) -> list[str]:
     return [shard.name, shard.scores.fingerprint, shard.embeddings.fingerprint, shard.duplicates.fingerprint]
 
 
-class PreparingJob(ShardJob):
+class PreparingJob(StageJob):
     """A job that reads a shard before its group is selected from."""
 
     settings: PipelineSelectionSettings
@@ -89,7 +89,7 @@ class PreparingJob(ShardJob):
         return self.shard.name
 
 
-class BlocksJob(ShardJob):
+class BlocksJob(StageJob):
     """Select from a group of shards: several as one block, or one shard in one or more slices."""
 
     shards: list[ShardFiles]

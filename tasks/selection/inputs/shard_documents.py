@@ -12,7 +12,7 @@ from fineweb_mask.models.columns import label
 from fineweb_mask.models.names import find
 from fineweb_mask.models.schemas import vectors_of
 from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_schema, read_table
-from fineweb_mask.tasks.workspace.references import COUNTED, ShardFiles, digest
+from fineweb_mask.tasks.workspace.references import REPEATED, ShardFiles, digest
 from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows, read_scores
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -42,9 +42,7 @@ def read_columns(workspace: Workspace, shard: ShardFiles) -> ShardColumns:
     candidate = np.ones(shard.rows, dtype=bool)
     candidate[duplicate_rows(workspace, shard.duplicates)] = False
     with_vector = has_vector(workspace, shard)
-    near = {reason: count for reason in COUNTED if (count := shard.duplicates.details.get(reason, 0))}
-    exact = int((~candidate).sum()) - sum(near.values())
-    excluded = {"duplicate": exact, "bad_vector": int((candidate & ~with_vector).sum()), **near}
+    excluded = {REPEATED: 0, "bad_vector": int((candidate & ~with_vector).sum()), **shard.duplicates.details}
     counts = read_table(workspace.resolve(shard.documents), columns=["token_count", "n_chars"])
     [quality] = read_scores(workspace, shard, ["quality"]).values()
     tokens = token_counts(counts["token_count"], counts["n_chars"])
