@@ -138,10 +138,12 @@ def _select(
     jobs, made = dict[str, list[VariantJob]](), dict[str, list[StageFile]]()
     for variant in variants:
         get_run_logger().info("%s selects", variant.name)
-        common = {"root": run.root, "settings": variant.settings}
-        ranges = run.all([RangesJob(shards=group, **common) for group in groups])  # those of equal objectives are there
+        scaled = variant.settings.model_copy(update={"solver": "mean_field"})
+        scaling = [RangesJob(root=run.root, shards=group, settings=scaled) for group in groups]
+        ranges = run.all(scaling)  # those of equal objectives are there
+        common = {"root": run.root, "settings": variant.settings, "targets": examples}
         jobs[variant.name] = [
-            VariantJob(variant=variant, shards=group, ranges=one, targets=examples, **common)
+            VariantJob(variant=variant, shards=group, ranges=one, **common)
             for group, one in zip(groups, ranges, strict=True)
         ]
         made[variant.name] = run.all(jobs[variant.name], at_once=1)

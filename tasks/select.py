@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from fineweb_mask.models.runtime.threads import same_threads
-from fineweb_mask.tasks.selection.blocks import BlocksJob, Group, block_key, chosen_of
+from fineweb_mask.tasks.selection.blocks import BlocksJob, Group, chosen_of
 from fineweb_mask.tasks.selection.cells import read_cell
 from fineweb_mask.tasks.selection.groups import read_shares, select_groups
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
@@ -43,9 +43,9 @@ class SelectJob(BlocksJob):
         return found if self.shares is None else found._replace(inputs=[found.inputs, self.shares.fingerprint])
 
     def settings_read(self) -> object:
-        """Return all settings but the device and how blocks are cut, and those of groups where there are any."""
+        """Return those of every selection, and those of groups where there are any."""
         groups = self.settings.groups
-        return [block_key(self.settings), *([] if groups is None else [groups.model_dump()])]
+        return [super().settings_read(), *([] if groups is None else [groups.model_dump()])]
 
 
 @stage_task

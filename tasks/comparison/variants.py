@@ -211,7 +211,7 @@ def left_out(asked: Sequence[str], missing: Mapping[str, str]) -> dict[str, str]
 
 
 class RangesJob(ProductJob, BlocksJob):
-    """Find the ranges of the terms over the blocks of a group of shards."""
+    """Find the ranges of the terms over the blocks of a group of shards; the settings' solver is `mean_field`."""
 
     stage: ClassVar[Stage] = Stage("scale", version=7, folders=("compare/ranges",))
 
@@ -220,14 +220,9 @@ class RangesJob(ProductJob, BlocksJob):
         """The file of the ranges."""
         return self.workspace.root / self.folder_name / f"{self.group}.{self.key.tag}.json"
 
-    @property
-    def solved(self) -> PipelineSelectionSettings:
-        """The settings with the solver by which the ends of the ranges are found."""
-        return self.settings.model_copy(update={"solver": "mean_field"})
-
     def settings_read(self) -> object:
         """Return the settings that the ranges depend on."""
-        return block_key(self.solved, "lamb", "solver")
+        return block_key(self.settings, "lamb", "solver")
 
 
 @stage_task
@@ -260,10 +255,6 @@ class VariantJob(BlocksJob):
         """The folder of the masks."""
         own = self.variant.name if self.variant.files else self.settings.solver
         return f"{self.stage.folders[0]}/{own}"
-
-    def settings_read(self) -> object:
-        """Return all settings but the device and how blocks are cut."""
-        return block_key(self.settings)
 
     def depends_on(self) -> Dependencies:
         """Return what every selection depends on, the ranges, and ids that were selected elsewhere."""

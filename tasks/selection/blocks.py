@@ -8,7 +8,6 @@ larger groups (cells.py).
 
 import math
 import threading
-from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -98,11 +97,6 @@ class BlocksJob(StageJob):
     targets: StageFile | None = None  # for solvers that read target examples, or texts
 
     @property
-    def solved(self) -> PipelineSelectionSettings:
-        """The settings with the solver that selects."""
-        return self.settings
-
-    @property
     def name(self) -> str:
         """The name of the group of shards."""
         return self.group
@@ -123,14 +117,14 @@ class BlocksJob(StageJob):
         """The names of the shards."""
         return [shard.name for shard in self.shards]
 
-    @abstractmethod
     def settings_read(self) -> object:
-        """Return the settings that the output depends on."""
+        """Return the settings that the output depends on: all but the device and how blocks are cut."""
+        return block_key(self.settings)
 
     def depends_on(self) -> Dependencies:
         """Return the settings that are read, the number of slices, and the shards' scores, vectors and duplicates."""
         files = [inputs_of(shard) for shard in self.shards]
-        read = SELECTORS[self.solved.solver].reads
+        read = SELECTORS[self.settings.solver].reads
         targets = [self.targets.fingerprint] if self.targets is not None and read & {"targets", "text"} else []
         return Dependencies(settings=[digest(self.settings_read()), self.slices], inputs=[*files, *targets])
 
@@ -197,7 +191,7 @@ class Group:
             np.concatenate([getattr(shard, name) for shard in shards]) for name in ("quality", "candidate", "tokens")
         )
         self._excluded = dict(sum((Counter(shard.excluded) for shard in shards), Counter()))
-        self._inputs = read_inputs(job.workspace, job.shards, job.solved, job.targets)
+        self._inputs = read_inputs(job.workspace, job.shards, job.settings, job.targets)
         self._selected = np.zeros_like(self.candidate)
         self._inclusion = np.full(len(self.candidate), np.nan, dtype=np.float32)  # where the document was in no block,
         self._names = np.full(len(self.candidate), None, dtype=object)  # and has no name

@@ -87,8 +87,8 @@ def select_jobs(workspace: Any, shards: Any, settings: Any) -> list[SelectJob]:
 
 
 def ranges_jobs(workspace: Any, shards: Any, settings: Any) -> list[RangesJob]:
-    groups = grouped(shards, settings.block_size)
-    return [RangesJob(root=workspace.address, shards=group, settings=settings) for group in groups]
+    groups, scaled = grouped(shards, settings.block_size), settings.model_copy(update={"solver": "mean_field"})
+    return [RangesJob(root=workspace.address, shards=group, settings=scaled) for group in groups]
 
 
 def variant_job(
