@@ -40,16 +40,6 @@ def test_the_dataset_is_the_selected_rows_in_order_with_their_columns_and_types(
         assert table.schema.types == FINEWEB.types + [pa.float32()] * 3 + [pa.string()]
 
 
-def test_the_layout_may_be_flat_or_any_column(copied):
-    expected = selected_rows(copied)
-    [(path, table)] = written_rows(copied, layout="flat")
-    assert (path.parent.name, path.name, table.to_pylist()) == ("data", "part-00000.parquet", expected)
-    found = written_rows(copied, layout="token_count")
-    assert {path.parent.name for path, _ in found} == {str(row["token_count"]) for row in expected}
-    for path, table in found:
-        assert table.to_pylist() == [row for row in expected if str(row["token_count"]) == path.parent.name]
-
-
 def test_a_layout_without_a_column_or_of_too_many_folders_is_refused(copied, monkeypatch):
     before = snapshot(copied.workspace.dataset)
     with pytest.raises(WorkspaceError, match=r"layout: no column 'lang', it may be 'flat' or one of text, id, d"):

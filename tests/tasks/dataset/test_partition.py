@@ -20,7 +20,7 @@ from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.storage.parquet import DamagedFileError
 from fineweb_mask.tasks.workspace.manifest import Manifest
 from fineweb_mask.tasks.workspace.references import NO_FILE, ShardFiles
-from tests.tasks.conftest import snapshot
+from tests.tasks.conftest import document, snapshot
 from tests.tasks.dataset.conftest import KilledError, make
 
 
@@ -91,20 +91,20 @@ def test_row_groups_and_files_have_their_size_and_rows_of_many_folders_their_ord
 
 
 DUMPS = st.sampled_from(["a", "b/..", "", None])
+LAYOUTS = st.sampled_from(["dump", "flat", "id", "token_count"])
 SHARDS = st.lists(st.lists(st.tuples(DUMPS, st.booleans()), max_size=12), min_size=1, max_size=5)
 
 
 @settings(max_examples=8)
-@given(shards=SHARDS, size=st.sampled_from([1, 12_000, 2**30]), layout=st.sampled_from(["dump", "flat", "id"]))
+@given(shards=SHARDS, size=st.sampled_from([1, 12_000, 2**30]), layout=LAYOUTS)
 def test_every_selected_row_is_in_one_file_of_its_folder(shards, size, layout):
-    expected = sorted(
-        (
-            {"dump": folder_name(dump or "unknown"), "flat": ".", "id": folder_name(f"<urn:uuid:{number}>")}[layout],
-            f"<urn:uuid:{number}>",
-        )
+    made = [
+        document(number, dump=dump)
         for number, (dump, selected) in enumerate(row for rows in shards for row in rows)
         if selected
-    )
+    ]
+    folders = ["." if layout == "flat" else folder_name(str(row[layout] or "unknown")) for row in made]
+    expected = sorted((folder, row["id"]) for folder, row in zip(folders, made, strict=True))
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(partition, "PARTITION_BYTES", size)
         making = make(folder, shards, layout=layout)
