@@ -94,7 +94,7 @@ def main() -> None:
             planned = ExportJob(root=str(work), dataset=found.manifest.content, place=found.url, settings=settings)
 
             def whole(folder: Path, job: ExportJob = planned) -> None:
-                export(job.model_copy(update={"output": str(folder / "export")}))
+                export(job.model_copy(update={"elsewhere": str(folder / "export")}))
 
             def theirs(folder: Path, kind: str = kind) -> None:
                 datatrove(work / "dataset", work / "tokenizer.json", kind, folder)

@@ -9,6 +9,7 @@ description for readers. Then the files become the dataset and replace the last 
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,9 +22,8 @@ from fineweb_mask.models.urls import without_local_folders
 from fineweb_mask.tasks.dataset.output import CARD, MATERIALIZE, Output, write_record
 from fineweb_mask.tasks.dataset.partition import NOT_IN_FILES, UNKNOWN, check_folders, fingerprints, version_of
 from fineweb_mask.tasks.reporting.templating import render
-from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, rows_through, stage_task
-from fineweb_mask.tasks.workspace.listing import Listing
-from fineweb_mask.tasks.workspace.manifest import PROVENANCE, Manifest, manifest_reference
+from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, stage_task
+from fineweb_mask.tasks.workspace.manifest import PROVENANCE, Manifest
 from fineweb_mask.tasks.workspace.records.counts import Counts
 from fineweb_mask.tasks.workspace.records.runs import code_and_packages
 from fineweb_mask.tasks.workspace.references import NO_FILE, ShardFiles, StageFile
@@ -40,14 +40,14 @@ LANGUAGE = re.compile(r"[a-z]{2,3}")
 SIZES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
 
 
-class MaterializeJob(StageJob):
+class MaterializeJob(ProductJob):
     """Make the dataset of all shards from the parts that were made of its partitions."""
 
     stage: ClassVar[Stage] = Stage(
         MATERIALIZE,
         version=9,
         folders=("dataset",),
-        documents=rows_through,
+        documents=attrgetter("rows"),
         counts=("selected", "selected"),
         gathers=True,
     )
@@ -60,7 +60,7 @@ class MaterializeJob(StageJob):
     partitions: tuple[StageFile, ...] = ()  # the parts with the dataset's files: needed to build it, not to find it
 
     @property
-    def output(self) -> Output:
+    def place(self) -> Output:
         """The place of the dataset, where the files of the partitions wait."""
         settings = self.recipe.materialize
         return Output.of(self.workspace, settings, version_of(self.shards, settings))
@@ -70,13 +70,20 @@ class MaterializeJob(StageJob):
         settings = self.recipe.materialize.model_dump(exclude=NOT_IN_FILES)
         return Dependencies(settings=settings, inputs=fingerprints(self.shards))
 
-    def current(self, listing: Listing | None = None) -> StageFile | None:  # noqa: ARG002 - manifests are small
-        """Return a reference to the dataset if it is whole and agrees with the job's key, else None."""
-        output = self.output
-        manifest = output.whole()
-        if manifest is None or manifest.key != self.key:
-            return None
-        return manifest_reference(self.workspace, output.folder / PROVENANCE, self.name, manifest)
+    @property
+    def folder(self) -> Path:
+        """The folder of the dataset, which another one replaces."""
+        return self.place.folder
+
+    @property
+    def manifest_path(self) -> Path:
+        """The provenance record."""
+        return self.folder / PROVENANCE
+
+    def whole_manifest(self) -> Manifest | None:
+        """Return the provenance record if it agrees with the job's key and the dataset is whole, else None."""
+        manifest = self.place.whole()
+        return manifest if manifest is not None and manifest.key == self.key else None
 
 
 @stage_task
@@ -88,9 +95,9 @@ def materialize(job: MaterializeJob) -> None:
     WorkspaceError
         If a part is missing or damaged, or the parts do not hold what was selected.
     """
-    output = job.output
-    output.check()
-    parts = _parts(job, output)
+    place = job.place
+    place.check()
+    parts = _parts(job, place)
     files = {name: file for part in parts for name, file in part.files.items()}
     check_folders(len({name.rpartition("/")[0] for name in files}), job.recipe.materialize.layout)
     details = {
@@ -106,16 +113,16 @@ def materialize(job: MaterializeJob) -> None:
         "retention": _retention(parts, "dump"),
         "languages": _retention(parts, "language"),
     }
-    with job.workspace.alone(), output.put_in_place() as folder:
-        write_card(folder, details, output.data)
+    with job.workspace.alone(), place.put_in_place() as folder:
+        write_card(folder, details, place.data)
         write_record(folder, job.key, files, details)
 
 
-def _parts(job: MaterializeJob, output: Output) -> list[Manifest]:
+def _parts(job: MaterializeJob, place: Output) -> list[Manifest]:
     """Return the records of all partitions, which hold as many documents as were selected."""
     parts = []
     for reference in job.partitions:
-        if (record := output.record(reference.name)) is None:
+        if (record := place.record(reference.name)) is None:
             raise WorkspaceError(f"part {reference.name} of the dataset is missing or damaged: run again")
         parts.append(record)
     rows = sum(part.details["rows"] for part in parts)

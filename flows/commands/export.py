@@ -60,7 +60,7 @@ def export(
         dataset=found.manifest.content,
         place=found.url,
         settings=settings,
-        output=str(folder.absolute()),
+        elsewhere=str(folder.absolute()),
     )
     current = job.current()
     begin("interrupted")

@@ -20,8 +20,8 @@ from fineweb_mask.models.schemas import (
     LOSSES,
     MASKS,
     MEASURED,
+    ROW,
     documents_schema,
-    embeddings_schema,
     scores_schema,
 )
 from fineweb_mask.tasks.catalog.fates import dropped_beside, fates_query
@@ -40,7 +40,7 @@ ROWS = {
     "dropped": DROPPED,
     "duplicates": DUPLICATES,
     "scores": scores_schema([]),
-    "embeddings": embeddings_schema(1, "float32"),
+    "embeddings": pa.schema([ROW, pa.field("embedding", pa.list_(pa.float32(), 1))]),  # as DuckDB reads float16
     "masks": MASKS,
 }
 """The views of the rows of stages' files, which are in folders of these names, and the columns that all shards have."""

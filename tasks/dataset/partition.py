@@ -81,7 +81,7 @@ COUNTED = """
 class PartitionJob(StageJob):
     """Write the dataset files of a partition."""
 
-    stage: ClassVar[Stage] = Stage("partition", version=6, label=MATERIALIZE)
+    stage: ClassVar[Stage] = Stage("partition", version=6, label=MATERIALIZE, interim=True)
     settings: MaterializeSettings
     version: str  # of the dataset's files, which names the settings and the files that they depend on
     number: int
@@ -100,7 +100,7 @@ class PartitionJob(StageJob):
         return "part-" if self.partitions == 1 else f"part-{self.number:05d}-"
 
     @property
-    def output(self) -> Output:
+    def place(self) -> Output:
         """The place of the dataset, where the files wait until all partitions are written."""
         return Output.of(self.workspace, self.settings, self.version)
 
@@ -111,16 +111,16 @@ class PartitionJob(StageJob):
 
     def current(self, listing: Listing | None = None) -> StageFile | None:  # noqa: ARG002 - records are small
         """Return a reference to the partition's record if its files are there, else None; the record has details."""
-        output = self.output
-        record = output.record(self.name)
+        place = self.place
+        record = place.record(self.name)
         if record is None or record.key != self.key:
             return None
-        reference = manifest_reference(self.workspace, output.record_path(self.name), self.name, record)
+        reference = manifest_reference(self.workspace, place.record_path(self.name), self.name, record)
         return reference.model_copy(update={"details": {}})
 
     def paths(self) -> list[Path]:
         """Return the folder of all partitions of this version of the dataset."""
-        return [self.output.parts]
+        return [self.place.parts]
 
 
 @stage_task
@@ -135,15 +135,15 @@ def write_partition(job: PartitionJob) -> None:
         If a selected document has no score, no column exists for the layout, or what was written is not what was
         selected.
     """
-    output = job.output
-    output.check()
+    place = job.place
+    place.check()
     for shard in job.shards:
         for path in map(job.workspace.resolve, (shard.documents, shard.scores, shard.masks)):
             if size_of(path) is None:
                 raise DamagedFileError(str(path), NO_FOOTER)
     counted: list[dict[str, Any]] = []
-    with output.temporary() as folder, open_database() as connection:
-        files = _write_files(job, folder / output.data, _selected(connection, job, counted))
+    with place.temporary() as folder, open_database() as connection:
+        files = _write_files(job, folder / place.data, _selected(connection, job, counted))
         rows, selected = (sum(read_metadata(file).num_rows for file in files), sum(row["selected"] for row in counted))
         if rows != selected:
             raise WorkspaceError(f"the dataset's files hold {rows:,} documents, {selected:,} were selected: run again")
@@ -158,7 +158,7 @@ def write_partition(job: PartitionJob) -> None:
             for shard, source in zip(job.shards, job.sources, strict=True)
         ]
         details = {"rows": rows, "tokens": tokens, "sources": sources, "retention": counted}
-        output.keep(job.name, job.key, folder, files, details)
+        place.keep(job.name, job.key, folder, files, details)
 
 
 def _write_files(job: PartitionJob, data: Path, batches: Iterator[pa.RecordBatch]) -> list[Path]:

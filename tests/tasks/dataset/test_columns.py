@@ -25,7 +25,7 @@ from tests.tasks.dataset.conftest import make
 def written_rows(built, **settings):
     """Write the files of a dataset with other settings, without its card; return them and what they hold."""
     made = built.making.with_settings(**settings).written(force=True)
-    return [(path, pq.read_table(path)) for path in sorted(made.output.parts.rglob("*.parquet"))]
+    return [(path, pq.read_table(path)) for path in sorted(made.place.parts.rglob("*.parquet"))]
 
 
 def test_the_dataset_is_the_selected_rows_in_order_with_their_columns_and_types(built):

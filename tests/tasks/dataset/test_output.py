@@ -16,7 +16,7 @@ from fineweb_mask.tasks.dataset.verify import find_dataset, verify
 from fineweb_mask.tasks.materialize import materialize
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.storage.remote import copies
-from fineweb_mask.tasks.storage.remote.object_store import Store
+from fineweb_mask.tasks.storage.remote.copies import Store
 from fineweb_mask.tasks.workspace.references import StageKey, digest
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.dataset.conftest import KilledError, make
@@ -147,7 +147,7 @@ def at_url(bucket, tmp_path, monkeypatch, a_partition_each):
 @pytest.mark.parametrize("what", ["output", "workspace"])
 def test_at_a_url_each_part_is_uploaded_once_before_the_card(at_url, four_shards, bucket, sent, tmp_path, what):
     making, folder = at_url(four_shards, what)
-    data = f"{folder}/data-{making.job.output.version[:8]}"
+    data = f"{folder}/data-{making.job.place.version[:8]}"
     jobs = making.partition_jobs()
     for job in jobs[:2]:
         write_partition(job)
@@ -172,7 +172,7 @@ def test_at_a_url_each_part_is_uploaded_once_before_the_card(at_url, four_shards
     other = making.with_settings(layout="flat", title="Another")
     other.write()
     names = bucket.names(f"{folder}/data-")
-    assert {name.split("data-")[1].split("/")[0] for name in names} == {other.job.output.version[:8]}
+    assert {name.split("data-")[1].split("/")[0] for name in names} == {other.job.place.version[:8]}
     assert b"# Another" in bucket.read(f"{folder}/README.md")
     assert verify(find_dataset(f"{bucket.url}/{folder}")).status == "ok"
 

@@ -109,7 +109,7 @@ def test_every_selected_row_is_in_one_file_of_its_folder(shards, size, layout):
         patch.setattr(partition, "PARTITION_BYTES", size)
         making = make(folder, shards, layout=layout)
         job = making.written()
-        data = job.output.parts / "data"
+        data = job.place.parts / "data"
         found = [
             (path.parent.relative_to(data).as_posix(), id_)
             for path in tree_files(data)
@@ -163,7 +163,7 @@ def test_killed_after_some_partitions_only_the_others_are_written(four_shards, t
 def test_damaged_parts_are_written_again(four_shards, tmp_path, monkeypatch):
     making = make(tmp_path, four_shards)
     made = making.written()
-    lost, cut = (min(made.output.parts.rglob(f"part-{file.name}-*")) for file in made.partitions[2:4])
+    lost, cut = (min(made.place.parts.rglob(f"part-{file.name}-*")) for file in made.partitions[2:4])
     cut.write_bytes(cut.read_bytes()[:-9])
     with pytest.raises(WorkspaceError, match=r"^part 00003 of the dataset is missing or damaged: run again"):
         materialize(made)
@@ -240,9 +240,9 @@ def test_the_version_follows_what_is_in_the_files_and_not_where_or_how_fast(four
     making = make(tmp_path, four_shards)
 
     def version(**changes):
-        return making.with_settings(**changes).job.output.version
+        return making.with_settings(**changes).job.place.version
 
     same = {version(), version(title="x"), version(output="/x")}
     others = {version(layout="flat"), version(file_size=2**20)}
     assert (len(same), len(others | same)) == (1, 3)
-    assert making._replace(shards=making.shards[:-1]).job.output.version not in same
+    assert making._replace(shards=making.shards[:-1]).job.place.version not in same

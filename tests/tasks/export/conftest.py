@@ -50,7 +50,7 @@ def read_megatron(prefix: Path) -> list[list[int]]:
 def job_of(dataset: Dataset, folder: Path, kind: str = "parquet", **settings: Any) -> ExportJob:
     """Return the job that exports a dataset to a folder."""
     content, one = dataset.manifest.content, ExportSettings(format=kind, **settings)
-    return ExportJob(root=str(folder.parent), dataset=content, place=dataset.url, settings=one, output=str(folder))
+    return ExportJob(root=str(folder.parent), dataset=content, place=dataset.url, settings=one, elsewhere=str(folder))
 
 
 @pytest.fixture(scope="session")

@@ -81,7 +81,7 @@ def test_settings_dataset_and_tokenizer_are_in_the_key(dataset, tokenizer_file, 
 
 def test_it_is_made_once_and_again_where_it_is_damaged(dataset, tmp_path):
     made = (job_of(dataset, tmp_path / "a", name="n", shuffle=shuffle) for shuffle in (True, False))
-    job, other = (one.model_copy(update={"output": None}) for one in made)  # in the workspace
+    job, other = (one.model_copy(update={"elsewhere": None}) for one in made)  # in the workspace
     assert job.folder == tmp_path / "exports" / "n"
     assert [export(one).cached for one in (job, job, other, job)] == [
         False,
