@@ -23,7 +23,7 @@ from tokenizers import models, pre_tokenizers, trainers
 from benchmarks.measuring import least_seconds
 from benchmarks.tables import show
 from fineweb_mask.models.settings.output import ExportSettings
-from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance
+from fineweb_mask.tasks.dataset.verify import find_dataset
 from fineweb_mask.tasks.export import ExportJob, export
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import StageKey
@@ -89,13 +89,12 @@ def main() -> None:
         train(texts[::5], work / "tokenizer.json")
         make_dataset(texts * arguments.copies, work / "dataset")
         found = find_dataset(str(work / "dataset"))
-        manifest = read_provenance(found)
         for kind in ("megatron", "nanotron"):
             settings = ExportSettings(format=kind, tokenizer=str(work / "tokenizer.json"))
-            planned = ExportJob(root=str(work), dataset=manifest.content, place=found.url, settings=settings)
+            planned = ExportJob(root=str(work), dataset=found.manifest.content, place=found.url, settings=settings)
 
             def whole(folder: Path, job: ExportJob = planned) -> None:
-                export(job.model_copy(update={"output": str(folder / "export")}))
+                export(job.model_copy(update={"elsewhere": str(folder / "export")}))
 
             def theirs(folder: Path, kind: str = kind) -> None:
                 datatrove(work / "dataset", work / "tokenizer.json", kind, folder)

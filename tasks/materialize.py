@@ -19,11 +19,9 @@ from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.losses import Wiped
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.models.urls import without_local_folders
-from fineweb_mask.tasks.dataset.folders import UNKNOWN, check_folders
-from fineweb_mask.tasks.dataset.output import MATERIALIZE, Output, Unfinished, write_record
-from fineweb_mask.tasks.dataset.partition import NOT_IN_FILES, fingerprints, version_of
+from fineweb_mask.tasks.dataset.output import CARD, MATERIALIZE, Output, write_record
+from fineweb_mask.tasks.dataset.partition import NOT_IN_FILES, UNKNOWN, check_folders, fingerprints, version_of
 from fineweb_mask.tasks.reporting.templating import render
-from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import PROVENANCE, Manifest
 from fineweb_mask.tasks.workspace.records.counts import Counts
@@ -34,7 +32,7 @@ NOT_RECORDED: dict[str, Any] = {
     "workspace": True,
     "report": True,
     "engine": True,
-    "materialize": {"output", "export"},
+    "materialize": NOT_IN_FILES,
 }
 """Settings that say where and how fast a dataset is made, not what is in it."""
 LANGUAGE = re.compile(r"[a-z]{2,3}")
@@ -63,14 +61,9 @@ class MaterializeJob(ProductJob):
 
     @property
     def place(self) -> Output:
-        """The place of the dataset."""
-        return Output.of(self.workspace, self.recipe.materialize)
-
-    @property
-    def unfinished(self) -> Unfinished:
-        """Where the files of the partitions wait."""
+        """The place of the dataset, where the files of the partitions wait."""
         settings = self.recipe.materialize
-        return Unfinished(self.workspace, self.place, version_of(self.shards, settings))
+        return Output.of(self.workspace, settings, version_of(self.shards, settings))
 
     def depends_on(self) -> Dependencies:
         """Return the settings that change the dataset's bytes, and the files that it is made from."""
@@ -102,30 +95,39 @@ def materialize(job: MaterializeJob) -> None:
     WorkspaceError
         If a part is missing or damaged, or the parts do not hold what was selected.
     """
-    job.place.check()
-    parts = _parts(job)
-    details = _provenance(job, parts) | {
+    place = job.place
+    place.check()
+    parts = _parts(job, place)
+    files = {name: file for part in parts for name, file in part.files.items()}
+    check_folders(len({name.rpartition("/")[0] for name in files}), job.recipe.materialize.layout)
+    details = {
+        "rows": job.counts.selected,
+        "tokens": sum(part.details["tokens"] for part in parts),
+        "counts": job.counts.model_dump(),
+        "wiped": job.losses.details.get("wiped", []),
+        "sources": [source for part in parts for source in part.details["sources"]],
+        "recipe": recipe_recorded(job.recipe),
+        "blocks": job.blocks,
+        "seed": job.recipe.selection.seed,
+        **code_and_packages(),
         "retention": _retention(parts, "dump"),
         "languages": _retention(parts, "language"),
     }
-    files = {name: file for part in parts for name, file in part.files.items()}
-    with job.workspace.alone(), job.unfinished.put_in_place() as folder:
-        write_card(folder, details, job.unfinished.data)
-        write_record(folder, job.key, tree_files(folder), details, more=files)
+    with job.workspace.alone(), place.put_in_place() as folder:
+        write_card(folder, details, place.data)
+        write_record(folder, job.key, files, details)
 
 
-def _parts(job: MaterializeJob) -> list[Manifest]:
-    """Return the records of all partitions, which hold as many documents as were selected, in not too many folders."""
+def _parts(job: MaterializeJob, place: Output) -> list[Manifest]:
+    """Return the records of all partitions, which hold as many documents as were selected."""
     parts = []
     for reference in job.partitions:
-        if (record := job.unfinished.record(reference.name)) is None:
+        if (record := place.record(reference.name)) is None:
             raise WorkspaceError(f"part {reference.name} of the dataset is missing or damaged: run again")
         parts.append(record)
     rows = sum(part.details["rows"] for part in parts)
     if rows != job.counts.selected:
         raise WorkspaceError(f"the masks select {rows:,} documents, the counts say {job.counts.selected:,}: run again")
-    folders = {name.rpartition("/")[0] for part in parts for name in part.files}
-    check_folders(len(folders), job.recipe.materialize.layout)
     return parts
 
 
@@ -137,21 +139,6 @@ def _retention(parts: list[Manifest], column: str) -> list[dict[str, Any]]:
         if value is not None:
             counted[value].update(documents=row["documents"], selected=row["selected"])
     return [{column: value, **counted[value]} for value in sorted(counted, key=str.encode)]
-
-
-def _provenance(job: MaterializeJob, parts: list[Manifest]) -> dict[str, Any]:
-    """Return the provenance record: sources, recipe, blocks, code and packages."""
-    return {
-        "rows": job.counts.selected,
-        "tokens": sum(part.details["tokens"] for part in parts),
-        "counts": job.counts.model_dump(),
-        "wiped": job.losses.details.get("wiped", []),
-        "sources": [source for part in parts for source in part.details["sources"]],
-        "recipe": recipe_recorded(job.recipe),
-        "blocks": job.blocks,
-        "seed": job.recipe.selection.seed,
-        **code_and_packages(),
-    }
 
 
 def recipe_recorded(recipe: PipelineSettings) -> Any:  # noqa: ANN401
@@ -185,7 +172,7 @@ def write_card(folder: Path, details: dict[str, Any], data: str) -> None:
         data=data,
         scorers=[scorer.get("name", scorer["kind"]) for scorer in recipe["quality"]["scorers"]],
     )
-    (folder / "README.md").write_text(text, encoding="utf-8")
+    (folder / CARD).write_text(text, encoding="utf-8")
 
 
 def languages(counted: Sequence[Mapping[str, Any]]) -> list[str]:

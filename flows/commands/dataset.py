@@ -22,15 +22,13 @@ def verify(
 
     Example: fineweb-mask verify workspaces/sample/dataset
     """
-    from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance
+    from fineweb_mask.tasks.dataset.verify import find_dataset
     from fineweb_mask.tasks.dataset.verify import verify as verify_dataset
 
     found = find_dataset(dataset)
-    manifest = read_provenance(found)
     begin("interrupted")
-    size = sum(file.bytes for file in manifest.files.values())
-    with step_progress("verifying", show=shows_bars(), size=size) as read:
-        verification = verify_dataset(found, manifest, read)
+    with step_progress("verifying", show=shows_bars(), size=found.size) as read:
+        verification = verify_dataset(found, read)
     code = FAILED if verification.status == "broken" else 0
     return Result(verification, lambda: _print_verification(verification), code)
 

@@ -34,41 +34,30 @@ def export(
         str | None,
         typer.Option(help="For megatron and nanotron: a tokenizer.json, its folder, or a model of the hub."),
     ] = None,
-    end_token: Annotated[
-        str | None, typer.Option(help="The token after each document; by default the tokenizer's own.")
-    ] = None,
     output: Annotated[
         str | None, typer.Option(help="Folder of the files; by default exports/FORMAT in the workspace.")
     ] = None,
     shuffle: Annotated[bool, typer.Option(help="Put all documents in random order.")] = True,
-    seed: Annotated[int, typer.Option(help="Seed of the random order.")] = 0,
-    file_size: Annotated[
-        int | None, typer.Option(help="Bytes of the dataset's files that make one file.", show_default="100 MiB")
-    ] = None,
 ) -> Result:
     """Write a dataset as training files: Parquet for nanochat or torchtitan, tokens for Megatron-LM or nanotron.
 
     Example: fineweb-mask export workspaces/sample --format megatron --tokenizer gpt2
     """
     from fineweb_mask.models.settings.output import ExportSettings
-    from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance
+    from fineweb_mask.tasks.dataset.verify import find_dataset
     from fineweb_mask.tasks.export import ExportJob, check_folder, check_format
     from fineweb_mask.tasks.export import export as write
     from fineweb_mask.tasks.storage.atomic import tree_files
 
-    given = {"tokenizer": tokenizer, "end_token": end_token, "file_size": file_size}
-    settings = validate(
-        ExportSettings,
-        {"format": kind, "shuffle": shuffle, "seed": seed}
-        | {name: value for name, value in given.items() if value is not None},
-    )
+    tokens = {} if tokenizer is None else {"tokenizer": tokenizer}
+    settings = validate(ExportSettings, {"format": kind, "shuffle": shuffle, **tokens})
     check_format(settings, "--format")
     found = find_dataset(dataset)
     folder = _folder(dataset, found.url, settings.folder, output)
     check_folder(folder, "--output", found.url)
     job = ExportJob(
         root=str(folder.absolute().parent),
-        dataset=read_provenance(found).content,
+        dataset=found.manifest.content,
         place=found.url,
         settings=settings,
         elsewhere=str(folder.absolute()),

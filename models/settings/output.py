@@ -23,21 +23,12 @@ class ExportSettings(Settings):
         description="Folder below `exports` in the workspace; null: the format.",
     )
     tokenizer: Text | None = Field(
-        None, description="megatron, nanotron: a tokenizer.json, its folder, or a model of the Hugging Face hub."
-    )
-    end_token: Text | None = Field(
         None,
-        description="megatron, nanotron: the token after each document; null: the tokenizer's own, as its "
-        "tokenizer_config.json names it, or `<|endoftext|>`.",
+        description="megatron, nanotron: a tokenizer.json, its folder, or a model of the Hugging Face hub. The token "
+        "after each document is the `eos_token` of its tokenizer_config.json, or `<|endoftext|>`.",
     )
     shuffle: bool = Field(
         True, description="Put all documents in random order; `false` keeps the order of the dataset's files."
-    )
-    seed: int = Field(0, ge=0, lt=2**63, description="Seed of the random order.")
-    file_size: int = Field(
-        100 * 2**20,
-        ge=2**16,
-        description="Size of a file, in bytes of the dataset's files: its documents are divided evenly among so many.",
     )
 
     @property
@@ -45,17 +36,12 @@ class ExportSettings(Settings):
         """The name of the folder."""
         return self.name or self.format
 
-    @property
-    def holds_tokens(self) -> bool:
-        """Whether the files hold tokens instead of texts."""
-        return self.format != "parquet"
-
     @model_validator(mode="after")
     def _tokens_need_a_tokenizer(self) -> Self:
-        if self.holds_tokens and self.tokenizer is None:
+        if self.format != "parquet" and self.tokenizer is None:
             raise ValueError(f"tokenizer: the format {self.format} needs one: give a tokenizer.json, or a model's name")
-        if not self.holds_tokens and (self.tokenizer or self.end_token):
-            raise ValueError(f"tokenizer, end_token: the format {self.format} holds texts: leave them out")
+        if self.format == "parquet" and self.tokenizer is not None:
+            raise ValueError(f"tokenizer: the format {self.format} holds texts: leave it out")
         return self
 
 
@@ -79,12 +65,11 @@ class MaterializeSettings(Settings):
         "dump",
         description="Column (`dump`, `language`, ...) that gets one folder per value, or `flat`: a single folder.",
     )
-    file_size: int = Field(512 * 2**20, ge=2**20, description="Target size of a dataset file, in bytes.")
-    partition_size: int = Field(
-        4 * 2**30,
-        ge=1,
-        description="Bytes of source files that are written as one partition: whole files, whose rows have their own "
-        "dataset files. A killed run writes only unfinished partitions again.",
+    file_size: int = Field(
+        512 * 2**20,
+        ge=2**20,
+        description="Target size of a dataset file, in bytes; an export divides its documents evenly among as many "
+        "files as that makes, at least two.",
     )
     export: list[ExportSettings] = Field(
         default_factory=list, description="Training files that are made of the dataset, each in its own folder."

@@ -15,12 +15,17 @@ REMOVED: dict[str, str] = {
     "ingest.groups": "is in another section: write report.by",
     "ingest.near_dedup: semantic": "is gone: write minhash; documents of like vectors are kept apart by "
     "selection.solver: semdedup, or by selection.near_duplicates",
+    "materialize.export.end_token": "is gone: write the token that ends a text as eos_token into the "
+    "tokenizer_config.json beside the tokenizer",
+    "materialize.export.file_size": "is gone: write materialize.file_size",
     "materialize.export.format: litdata": "is gone: convert the dataset's Parquet files with the library's own "
     "converter",
     "materialize.export.format: mds": "is gone: convert the dataset's Parquet files with the library's own converter",
+    "materialize.export.seed": "is gone: leave it out, the random order is the same for every dataset",
     "materialize.format": "is gone, the files are Parquet: DuckDB writes lines of JSON: "
     "COPY (FROM 'dataset/**/*.parquet') TO 'x.jsonl.zst' (FORMAT json, COMPRESSION zstd)",
     "materialize.memory_limit": "is in another section: write engine.memory_limit",
+    "materialize.partition_size": "is gone: leave it out, 4 GiB of source files are a partition",
     "materialize.spill": "is gone: leave it out, nothing is spilled while the dataset is written",
     "quality.raw": "is gone: add the scores up beforehand, in a column of the source, and take it with kind: column",
     "quality.scorers.buckets": "is gone: count beforehand, in a column of the source, and take it with kind: column",

@@ -25,7 +25,7 @@ from fineweb_mask.models.schemas import (
     scores_schema,
 )
 from fineweb_mask.tasks.catalog.fates import dropped_beside, fates_query
-from fineweb_mask.tasks.catalog.quoting import identifier, literal
+from fineweb_mask.tasks.catalog.quoting import literal
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.parquet import DamagedFileError, read_schema, read_table
 from fineweb_mask.tasks.storage.remote.copies import ensure_local
@@ -35,7 +35,16 @@ from fineweb_mask.tasks.workspace.references import NO_FILE, ShardFiles, StageFi
 from fineweb_mask.tasks.workspace.workspace import LAST_RUN, Workspace
 
 NAME = "catalog.duckdb"
-VIEWS = tuple("fates documents dropped duplicates scores embeddings masks selected losses runs".split())
+ROWS = {
+    "documents": documents_schema(),
+    "dropped": DROPPED,
+    "duplicates": DUPLICATES,
+    "scores": scores_schema([]),
+    "embeddings": pa.schema([ROW, pa.field("embedding", pa.list_(pa.float32(), 1))]),  # as DuckDB reads float16
+    "masks": MASKS,
+}
+"""The views of the rows of stages' files, which are in folders of these names, and the columns that all shards have."""
+VIEWS = ("fates", *ROWS, "selected", "losses", "runs")
 FILES = pa.schema([(name, pa.string()) for name in ("stage", "shard", "path")])
 ROOT = r"regexp_extract(current_setting('temp_directory'), '^(.*/|)catalog[.]duckdb[.]tmp$', 1, 's')"
 """SQL expression for the workspace with a trailing slash; empty if the catalog is attached to another database."""
@@ -105,8 +114,7 @@ def is_newer_than(workspace: Workspace, *files: Path) -> bool:
 def ensure_views_local(workspace: Workspace) -> None:
     """Download the files that the views read, if the workspace is at a URL."""
     if workspace.url is not None:
-        stages = ("documents", "dropped", "duplicates", "scores", "embeddings", "masks")
-        for name in (NAME, RUNS, *stages):
+        for name in (NAME, RUNS, *ROWS):
             ensure_local(workspace.root / name)
 
 
@@ -134,23 +142,14 @@ def _create_views(
     connection.execute("CREATE SCHEMA stored")
     table = read_table(workspace.resolve(losses), schema=LOSSES) if losses.path else LOSSES.empty_table()
     connection.from_arrow(table).create("stored.losses")
-    stages = ("documents", "duplicates", "scores", "embeddings", "masks")
-    files = {stage: [file for shard in shards if (file := getattr(shard, stage)).path] for stage in stages}
-    rows = [(stage, file.name, file.path) for stage in stages for file in files[stage]]
-    stored = [dict(zip(FILES.names, row, strict=True)) for row in rows]
+    files = {stage: [one for shard in shards if (one := getattr(shard, stage, NO_FILE)).path] for stage in ROWS}
+    files["dropped"] = [dropped_beside(one) for one in files["documents"] if any(one.details["dropped"].values())]
+    stored = [{"stage": stage, "shard": one.name, "path": one.path} for stage, own in files.items() for one in own]
     connection.from_arrow(pa.Table.from_pylist(stored, schema=FILES)).create("stored.files")
     connection.execute(f"CREATE MACRO in_workspace(files) AS list_transform(files, lambda file: {ESCAPED} || file)")
-    schemas = {read_schema(workspace.resolve(file)).remove_metadata() for file in files["documents"]}
-    differ = len(schemas) > 1
-    dropped = [dropped_beside(file) for file in files["documents"] if any(file.details["dropped"].values())]
-    vectors = pa.schema([ROW, pa.field("embedding", pa.list_(pa.float32(), 1))])  # as DuckDB reads float16
+    differ = len({read_schema(workspace.resolve(file)).remove_metadata() for file in files["documents"]}) > 1
     views = {
-        "documents": _rows_of(connection, files["documents"], documents_schema(), differ=differ),
-        "dropped": _rows_of(connection, dropped, DROPPED, differ=differ),
-        "duplicates": _rows_of(connection, files["duplicates"], DUPLICATES),
-        "scores": _rows_of(connection, files["scores"], scores_schema([])),
-        "embeddings": _rows_of(connection, files["embeddings"], vectors),
-        "masks": _rows_of(connection, files["masks"], MASKS),
+        **{stage: _rows_of(connection, stage, files[stage], differ=differ) for stage in ROWS},
         "selected": f"""
             SELECT documents.* EXCLUDE ({", ".join(MEASURED.names)}), scores.* EXCLUDE (shard, row),
                    masks.* EXCLUDE (shard, row, selected)
@@ -166,22 +165,22 @@ def _create_views(
     connection.execute(f"CREATE VIEW fates AS {fates_query(*columns)}")
 
 
-def _rows_of(
-    connection: duckdb.DuckDBPyConnection, files: Sequence[StageFile], schema: pa.Schema, *, differ: bool = False
-) -> str:
-    """Return a query of a stage's rows with their shard; without files, an empty one with the columns of `schema`."""
+def _rows_of(connection: duckdb.DuckDBPyConnection, stage: str, files: Sequence[StageFile], *, differ: bool) -> str:
+    """Return a query of a stage's rows with their shard; without files, of an empty table of its columns.
+
+    Where the documents' columns `differ` between shards, so do those of what ingest dropped.
+    """
+    schema, by_name = ROWS[stage], differ and stage in {"documents", "dropped"}
     has_shard = "shard" in schema.names  # one file of all shards
     if not files:
-        columns = connection.from_arrow(schema.empty_table())
-        nulls = [
-            f"NULL::{type_} AS {identifier(name)}" for name, type_ in zip(columns.columns, columns.types, strict=True)
-        ]
-        return f"SELECT {'' if has_shard else 'NULL::VARCHAR AS shard, '}{', '.join(nulls)} WHERE false"
+        shard = [] if has_shard else [pa.field("shard", pa.string())]
+        connection.from_arrow(pa.schema([*shard, *schema]).empty_table()).create(f"stored.no_{stage}")
+        return f"FROM stored.no_{stage}"
     paths = ", ".join(literal(path) for path in dict.fromkeys(file.path for file in files))
     named = "regexp_extract(documents_file, '([^/]*)[.][0-9a-f]{16}[.]parquet$', 1) AS shard, "
     return f"""
         SELECT {"" if has_shard else named}* EXCLUDE (documents_file)
-        FROM read_parquet(in_workspace([{paths}]), filename = 'documents_file', union_by_name = {differ},
+        FROM read_parquet(in_workspace([{paths}]), filename = 'documents_file', union_by_name = {by_name},
                           hive_partitioning = false)
         """  # noqa: S608 - a view takes no parameters; the paths are quoted
 

@@ -24,7 +24,7 @@ from fineweb_mask.models.settings import MaterializeSettings
 from fineweb_mask.models.urls import is_url
 from fineweb_mask.tasks.outputs import OutputError, check_apart, check_output
 from fineweb_mask.tasks.storage.atomic import atomic_folder, remove_file
-from fineweb_mask.tasks.storage.remote.copies import Store, size_of, upload_order
+from fineweb_mask.tasks.storage.remote.copies import Store, size_of
 from fineweb_mask.tasks.workspace.manifest import (
     PROVENANCE,
     Manifest,
@@ -42,30 +42,46 @@ CARD = "README.md"
 MATERIALIZE = "materialize"
 UNFINISHED = "dataset-parts"
 """Folder of a workspace for datasets that are being made."""
-OF_A_DATASET = frozenset({CARD, PROVENANCE, "data", "plots", ".cache", ".gitattributes", ".DS_Store"})
+OF_A_DATASET = frozenset({CARD, PROVENANCE, "data", ".cache", ".gitattributes", ".DS_Store"})
 """What may be in the folder of a dataset; the hub's client and a file browser make the hidden ones."""
 CHECKSUM = "\nSHA-256 of `provenance.json`, without the entry of this card: `{}`\n"
 CHECKSUM_LINE = re.compile(re.escape(CHECKSUM).replace(r"\{\}", "([0-9a-f]{64})") + r"\Z")
 
 
 class Output(NamedTuple):
-    """Where a dataset is written."""
+    """Where a dataset is written, and where its files wait until all are there.
 
-    folder: Path  # local folder in which it is built
-    url: str | None  # where it is then published; None if it is a local folder
-    display_path: str  # as users know it
+    They wait where putting them in place costs nothing, with a record of each part that is finished. The files of a
+    dataset in a folder of this machine are in a folder beside it, with the records; all are moved together. Those of a
+    dataset at a URL are where they are to stay, in a folder that no reader knows of before the card names it; the
+    records are in the workspace.
+
+    The folder is named by a digest of all that the files depend on. Those of other settings or inputs may be another
+    run's; where that was killed, `fineweb-mask gc` removes them.
+    """
+
+    workspace: Workspace
+    folder: Path  # local folder of the dataset
+    url: str | None  # where it is published instead; None if it is a local folder
     is_own: bool  # it is the workspace's own folder
+    version: str = ""  # of the dataset's files, when it is known
 
     @classmethod
-    def of(cls, workspace: Workspace, settings: MaterializeSettings) -> Self:
+    def of(cls, workspace: Workspace, settings: MaterializeSettings, version: str = "") -> Self:
         """Return where the settings put the dataset of a workspace."""
-        if settings.output is None:
-            address = workspace.display_path(workspace.dataset)
-            return cls(workspace.dataset, None if workspace.url is None else address, address, is_own=True)
-        if is_url(settings.output) and not settings.output.startswith("file://"):
-            return cls(workspace.cache / "dataset", settings.output, settings.output.rstrip("/"), is_own=False)
-        folder = Path(settings.output.removeprefix("file://")).absolute()
-        return cls(folder, None, str(folder), is_own=False)
+        place = settings.output
+        if place is None:
+            url = None if workspace.url is None else workspace.display_path(workspace.dataset)
+            return cls(workspace, workspace.dataset, url, is_own=True, version=version)
+        if is_url(place) and not place.startswith("file://"):
+            return cls(workspace, workspace.cache / "dataset", place.rstrip("/"), is_own=False, version=version)
+        folder = Path(place.removeprefix("file://")).absolute()
+        return cls(workspace, folder, None, is_own=False, version=version)
+
+    @property
+    def display_path(self) -> str:
+        """The folder or URL, as users know it."""
+        return self.url or str(self.folder)
 
     def check(self, inputs: Iterable[str] = ()) -> None:
         """Check that a dataset can be written there, and replaces nothing that is read.
@@ -114,10 +130,71 @@ class Output(NamedTuple):
                     return manifest
         return None
 
-    def publish(self, folder: Path, data: str) -> None:
-        """Replace the dataset at the URL, in which the data is already, in the folder `data`.
+    @property
+    def data(self) -> str:
+        """The name of the folder of the data files in the dataset."""
+        return "data" if self.url is None else f"data-{self.version[:8]}"
 
-        `folder` has the card, its plots, and the record, which names all files. Other files at the URL are not touched.
+    @property
+    def parts(self) -> Path:
+        """The folder of the parts' records, and of their files if the dataset is a local folder."""
+        if self.url is None and not self.is_own:  # a folder is moved within a file system
+            return self.folder.parent / f".{self.folder.name}.parts" / self.version[:16]
+        return self.workspace.root / UNFINISHED / self.version[:16]
+
+    def record_path(self, part: str) -> Path:
+        """Return the path of the record of a part."""
+        return self.parts / f"{part}.json"
+
+    def record(self, part: str) -> Manifest | None:
+        """Return the record of a part, with the files by their names in the dataset, if all are there."""
+        record = read_manifest(self.record_path(part))
+        if record is None:
+            return None
+        size = (lambda name: size_of(self.parts / name)) if self.url is None else Store(self.url).size
+        return record if all(size(name) == file.bytes for name, file in record.files.items()) else None
+
+    @contextmanager
+    def temporary(self) -> Iterator[Path]:
+        """Yield a folder of this machine beside the parts; it is removed at the end."""
+        self.parts.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=".part-", suffix=".partial", dir=self.parts) as folder:
+            yield Path(folder)
+
+    def keep(self, part: str, key: StageKey, folder: Path, files: Iterable[Path], details: Mapping[str, Any]) -> None:
+        """Keep the files of a part, which are in a temporary folder, and then its record."""
+        found = described(folder, files)
+        for name in found:
+            if self.url is not None:
+                Store(self.url).upload(folder / name, name)
+            else:
+                (self.parts / name).parent.mkdir(parents=True, exist_ok=True)
+                (folder / name).replace(self.parts / name)
+        write_manifest(self.record_path(part), key, [], details, more=found)
+
+    @contextmanager
+    def put_in_place(self) -> Iterator[Path]:
+        """Yield a folder for the card and the provenance record; if the block succeeds, this is the dataset.
+
+        The record, which the block writes, names the files of the dataset. The last dataset is replaced.
+        """
+        with self.temporary() if self.url is not None else atomic_folder(self.folder) as folder:
+            yield folder
+            if self.url is not None:
+                self.publish(folder)
+            elif (self.parts / self.data).exists():
+                (self.parts / self.data).rename(folder / self.data)
+            for path in self.workspace.files(f"{UNFINISHED}/*/*.json"):
+                if path.parent == self.parts:
+                    remove_file(path)
+            shutil.rmtree(self.parts, ignore_errors=True)
+            with suppress(OSError):  # those of another version are left
+                self.parts.parent.rmdir()
+
+    def publish(self, folder: Path) -> None:
+        """Replace the dataset at the URL, in which the files of the data are already.
+
+        `folder` has the card, and the record, which names all files. Other files at the URL are not touched.
 
         Raises
         ------
@@ -126,135 +203,43 @@ class Output(NamedTuple):
         """
         store = Store(self.display_path)
         last = store.read(PROVENANCE)
-        for path in upload_order(folder):
-            store.upload(path, path.relative_to(folder).as_posix())
-        new = Manifest.model_validate_json((folder / PROVENANCE).read_bytes()).files
+        for name in (PROVENANCE, CARD):
+            store.upload(folder / name, name)
         present = store.sizes().keys()
-        stale = {name for name in present if DATA_FILE.match(name) and not name.startswith(f"{data}/")}
+        stale = {name for name in present if DATA_FILE.match(name)}
         with suppress(ValueError):
-            stale |= present & (Manifest.model_validate_json(last).files.keys() - new.keys()) if last else set()
-        store.delete(sorted(stale))
+            stale |= present & Manifest.model_validate_json(last).files.keys() if last else set()
+        store.delete(sorted(stale - Manifest.model_validate_json((folder / PROVENANCE).read_bytes()).files.keys()))
 
 
-class Unfinished(NamedTuple):
-    """The files of a dataset while it is made, and a record of each partition that is finished.
-
-    They wait where putting them in place costs nothing. The files of a dataset in a folder of this machine are in a
-    folder beside it, with the records; all are moved together. Those of a dataset at a URL are where they are to stay,
-    in a folder that no reader knows of before the card names it; the records are in the workspace.
-
-    The folder is named by a digest of all that the files depend on. Those of other settings or inputs may be another
-    run's; where that was killed, `fineweb-mask gc` removes them.
-    """
-
-    workspace: Workspace
-    output: Output
-    version: str  # of the dataset's files
-
-    @property
-    def data(self) -> str:
-        """The name of the folder of the data files in the dataset."""
-        return "data" if self.output.url is None else f"data-{self.version[:8]}"
-
-    @property
-    def folder(self) -> Path:
-        """The folder of the records, and of the files if the dataset is a local folder."""
-        if self.output.url is None and not self.output.is_own:  # a folder is moved within a file system
-            return self.output.folder.parent / f".{self.output.folder.name}.parts" / self.version[:16]
-        return self.workspace.root / UNFINISHED / self.version[:16]
-
-    def record_path(self, partition: str) -> Path:
-        """Return the path of the record of a partition."""
-        return self.folder / f"{partition}.json"
-
-    def record(self, partition: str) -> Manifest | None:
-        """Return the record of a partition, with the files by their names in the dataset, if all are there."""
-        record = read_manifest(self.record_path(partition))
-        if record is None:
-            return None
-        size = (lambda name: size_of(self.folder / name)) if self.output.url is None else Store(self.output.url).size
-        return record if all(size(name) == file.bytes for name, file in record.files.items()) else None
-
-    @contextmanager
-    def written(self) -> Iterator[Path]:
-        """Yield a folder of this machine for the files of a partition; it is removed at the end."""
-        around = self.folder if self.output.url is None else self.workspace.cache
-        around.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=".partition-", suffix=".partial", dir=around) as folder:
-            yield Path(folder)
-
-    def keep(
-        self, partition: str, key: StageKey, folder: Path, files: Iterable[Path], details: Mapping[str, Any]
-    ) -> None:
-        """Keep the files that a partition has written to a folder, and then its record."""
-        found = {}
-        for file in files:
-            name = file.relative_to(folder).as_posix()
-            found[name] = ManifestFile(bytes=file.stat().st_size, sha256=file_digest(file))
-            if self.output.url is not None:
-                Store(self.output.url).upload(file, name)
-            else:
-                (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
-                file.replace(self.folder / name)
-        write_manifest(self.record_path(partition), key, [], details, more=found)
-
-    @contextmanager
-    def put_in_place(self) -> Iterator[Path]:
-        """Yield a folder for the card and the provenance record; if the block succeeds, this is the dataset.
-
-        The record, which the block writes, names the files of the dataset. The last dataset is replaced.
-        """
-        if self.output.url is None:
-            with atomic_folder(self.output.folder) as folder:
-                yield folder
-                if (self.folder / self.data).exists():
-                    (self.folder / self.data).rename(folder / self.data)
-                self._remove()
-            return
-        self.workspace.cache.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=".dataset-", suffix=".partial", dir=self.workspace.cache) as built:
-            yield Path(built)
-            self.output.publish(Path(built), self.data)
-        self._remove()
-
-    def _remove(self) -> None:
-        """Delete the records."""
-        for path in self.workspace.files(f"{UNFINISHED}/*/*.json"):
-            if path.parent == self.folder:
-                remove_file(path)
-        shutil.rmtree(self.folder, ignore_errors=True)
-        with suppress(OSError):  # those of another version are left
-            self.folder.parent.rmdir()
+def described(folder: Path, files: Iterable[Path]) -> dict[str, ManifestFile]:
+    """Return the size and hash of files below a folder, by their names in it."""
+    return {
+        file.relative_to(folder).as_posix(): ManifestFile(bytes=file.stat().st_size, sha256=file_digest(file))
+        for file in files
+    }
 
 
-def write_record(
-    folder: Path,
-    key: StageKey,
-    files: Iterable[Path],
-    details: Mapping[str, Any],
-    more: Mapping[str, ManifestFile] | None = None,
-) -> None:
+def write_record(folder: Path, key: StageKey, files: Mapping[str, ManifestFile], details: Mapping[str, Any]) -> None:
     """Write the record of a dataset, and its hash at the end of the card, instead of an earlier one.
 
     Parameters
     ----------
     folder
-        The dataset's folder, with the card.
+        The folder of the card and the record.
     key
         What the dataset was made with.
     files
-        The files in it, with the card.
+        Its files, wherever they are; the card may be among them.
     details
         What else is recorded.
-    more
-        The size and hash of files that are elsewhere, by name.
     """
-    card, others = folder / CARD, [file for file in files if file != folder / CARD]
-    write_manifest(folder / PROVENANCE, key, others, details, more=more)
+    card, path = folder / CARD, folder / PROVENANCE
+    others = {name: file for name, file in files.items() if name != CARD}
+    write_manifest(path, key, [], details, more=others)
     text = CHECKSUM_LINE.sub("", card.read_text(encoding="utf-8"))
-    checksum = CHECKSUM.format(record_digest((folder / PROVENANCE).read_bytes()))
-    card.write_text(text + checksum, encoding="utf-8")
-    write_manifest(folder / PROVENANCE, key, [*others, card], details, more=more)
+    card.write_text(text + CHECKSUM.format(record_digest(path.read_bytes())), encoding="utf-8")
+    write_manifest(path, key, [card], details, more=others)
 
 
 def record_digest(record: bytes) -> str:

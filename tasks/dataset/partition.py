@@ -3,20 +3,21 @@
 A partition is some shards, one after the other in the order of their names, whose selected rows become separate dataset
 files: one, or a few, in each folder of the layout. It is made in one pass over its shards, by a job that holds only
 their references; its output depends on no other partition, so partitions run in any order, several at a time, and a run
-that was killed writes only those that it had not finished. `Unfinished` says where they wait for the others.
+that was killed writes only those that it had not finished. `Output` says where they wait for the others.
 
 Before a partition is kept, the rows that its files have by their footers must be as many as the masks select.
 
-Where partitions begin depends on the source and the settings alone, never on how many jobs run at once. A partition is
-as many shards as have source files of `materialize.partition_size` bytes: a small corpus is one partition, whose files
-are what one job would write.
+Where partitions begin depends on the source alone, never on how many jobs run at once. A partition is as many shards as
+have source files of `PARTITION_BYTES`: a small corpus is one partition, whose files are what one job would write.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, chain, pairwise
+from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, ClassVar
+from urllib.parse import quote
 
 import duckdb
 import numpy as np
@@ -31,8 +32,7 @@ from fineweb_mask.models.schemas import MASKS, MEASURED, ROW, SOURCE_ROW
 from fineweb_mask.models.settings import FLAT, MaterializeSettings
 from fineweb_mask.tasks.catalog.quoting import identifier
 from fineweb_mask.tasks.catalog.spilling import open_database
-from fineweb_mask.tasks.dataset.folders import MAX_FOLDERS, UNKNOWN, check_folders, folder_name
-from fineweb_mask.tasks.dataset.output import MATERIALIZE, Output, Unfinished
+from fineweb_mask.tasks.dataset.output import MATERIALIZE, Output
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.storage.parquet import DamagedFileError, VerifiedFile, read_metadata, read_schema, read_table
 from fineweb_mask.tasks.storage.remote.copies import size_of
@@ -40,13 +40,14 @@ from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, stag
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.manifest import manifest_reference
 from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile, digest
-from fineweb_mask.tasks.workspace.workspace import Workspace
 
 NO_FOOTER = "it is missing, or its footer cannot be read"
-IN_FILES = {"layout", "file_size", "partition_size"}
+IN_FILES = {"layout", "file_size"}
 """Settings on which the bytes or names of the files depend."""
 NOT_IN_FILES = {"output", "export"}
 """Settings of which no byte of the dataset depends."""
+PARTITION_BYTES = 4 * 2**30
+"""Bytes of source files from which a partition is full."""
 BATCH_ROWS = 8_192
 ROW_GROUP_ROWS = 20_000
 ROW_GROUP_BYTES = 64 * 2**20
@@ -55,6 +56,16 @@ OPEN_FILES = 256
 TEXTS = ("text", "id", "url")  # mostly unique values: no dictionary encoding
 FOLDER = "fineweb_mask_folder"
 """The column of the folders' names, which is in no file."""
+UNKNOWN = "unknown"
+"""The folder of documents without a value."""
+MAX_FOLDER_NAME = 200  # file systems allow 255 bytes
+DUMP = re.compile(r"CC-MAIN-[0-9-]+")
+"""A name of one of Common Crawl's dumps, which keeps its capitals."""
+UNSAFE = re.compile(r"%..|[A-Z]|^[._]|\.$")
+"""In a quoted name: an escape, or a character that some reader or disk does not take as it is."""
+TAKEN = re.compile(r"cc-main-[0-9-]+|(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?")
+"""Names that a disk which ignores case takes for a dump's, and names of Windows's devices."""
+MAX_FOLDERS = 10_000
 
 CHOSEN = """
     SELECT masks.row, {scores}, masks.inclusion, masks.block FROM masks LEFT JOIN scores USING (row)
@@ -89,25 +100,27 @@ class PartitionJob(StageJob):
         return "part-" if self.partitions == 1 else f"part-{self.number:05d}-"
 
     @property
-    def unfinished(self) -> Unfinished:
-        """Where the files wait until all partitions are written."""
-        return Unfinished(self.workspace, Output.of(self.workspace, self.settings), self.version)
+    def place(self) -> Output:
+        """The place of the dataset, where the files wait until all partitions are written."""
+        return Output.of(self.workspace, self.settings, self.version)
 
     def depends_on(self) -> Dependencies:
-        """Return which partition it is, and the version."""
-        return Dependencies(settings=[self.number, self.partitions], inputs=self.version)
+        """Return which partition it is, of which shards, and the version."""
+        names = [shard.name for shard in self.shards]
+        return Dependencies(settings=[self.number, self.partitions], inputs=[self.version, names])
 
     def current(self, listing: Listing | None = None) -> StageFile | None:  # noqa: ARG002 - records are small
         """Return a reference to the partition's record if its files are there, else None; the record has details."""
-        record = self.unfinished.record(self.name)
+        place = self.place
+        record = place.record(self.name)
         if record is None or record.key != self.key:
             return None
-        reference = manifest_reference(self.workspace, self.unfinished.record_path(self.name), self.name, record)
+        reference = manifest_reference(self.workspace, place.record_path(self.name), self.name, record)
         return reference.model_copy(update={"details": {}})
 
     def paths(self) -> list[Path]:
         """Return the folder of all partitions of this version of the dataset."""
-        return [self.unfinished.folder]
+        return [self.place.parts]
 
 
 @stage_task
@@ -122,25 +135,33 @@ def write_partition(job: PartitionJob) -> None:
         If a selected document has no score, no column exists for the layout, or what was written is not what was
         selected.
     """
-    Output.of(job.workspace, job.settings).check()
+    place = job.place
+    place.check()
     for shard in job.shards:
         for path in map(job.workspace.resolve, (shard.documents, shard.scores, shard.masks)):
             if size_of(path) is None:
                 raise DamagedFileError(str(path), NO_FOOTER)
     counted: list[dict[str, Any]] = []
-    with job.unfinished.written() as folder, open_database() as connection:
-        files = _write_files(
-            job, folder, _selected(connection, job.workspace, job.shards, job.settings.layout, counted)
-        )
+    with place.temporary() as folder, open_database() as connection:
+        files = _write_files(job, folder / place.data, _selected(connection, job, counted))
         rows, selected = (sum(read_metadata(file).num_rows for file in files), sum(row["selected"] for row in counted))
         if rows != selected:
             raise WorkspaceError(f"the dataset's files hold {rows:,} documents, {selected:,} were selected: run again")
         tokens = sum(row.pop("tokens") for row in counted)
-        details = {"rows": rows, "tokens": tokens, "sources": _sources(job), "retention": counted}
-        job.unfinished.keep(job.name, job.key, folder, files, details)
+        sources = [
+            {
+                **source.model_dump(include={"relative", "bytes", "fingerprint"}),
+                "documents_in": shard.documents.details["rows_in"],
+                "documents_kept": shard.documents.rows,
+                "dropped": shard.documents.details["dropped"],
+            }
+            for shard, source in zip(job.shards, job.sources, strict=True)
+        ]
+        details = {"rows": rows, "tokens": tokens, "sources": sources, "retention": counted}
+        place.keep(job.name, job.key, folder, files, details)
 
 
-def _write_files(job: PartitionJob, folder: Path, batches: Iterator[pa.RecordBatch]) -> list[Path]:
+def _write_files(job: PartitionJob, data: Path, batches: Iterator[pa.RecordBatch]) -> list[Path]:
     """Write documents, each to the folder of the layout's value, and return the files, whose names have an order.
 
     How many rows a file and a row group have follows from the sizes of the shards' files. DuckDB does not write them:
@@ -149,7 +170,7 @@ def _write_files(job: PartitionJob, folder: Path, batches: Iterator[pa.RecordBat
     documents = [shard.documents for shard in job.shards]
     size = max(1, sum(file.bytes for file in documents) // max(1, sum(file.rows for file in documents)))  # of one
     group = min(ROW_GROUP_ROWS, max(1, min(ROW_GROUP_BYTES, job.settings.file_size) // size))
-    form, data = dataset.ParquetFileFormat(), folder / job.unfinished.data
+    form = dataset.ParquetFileFormat()
     if (first := next(batches, None)) is None:
         return []
     names = first.schema.names
@@ -179,17 +200,14 @@ def _write_files(job: PartitionJob, folder: Path, batches: Iterator[pa.RecordBat
 
 
 def _selected(
-    connection: duckdb.DuckDBPyConnection,
-    workspace: Workspace,
-    shards: Sequence[ShardFiles],
-    layout: str,
-    counted: list[dict[str, Any]],
+    connection: duckdb.DuckDBPyConnection, job: PartitionJob, counted: list[dict[str, Any]]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the selected documents shard by shard, in their order: their columns, the scores and those of the masks.
 
     A document's `row` is its place in the shard's file, by which its score and its mask are found. With a layout, the
     name of the folder is a column, too. How many documents of each dump and language there are is added to `counted`.
     """
+    workspace, shards, layout = job.workspace, job.shards, job.settings.layout
     columns = read_schema(workspace.resolve(shards[0].documents))
     hidden = {ROW.name, SOURCE_ROW.name, *MEASURED.names}
     own = [field.name for field in columns if field.name not in hidden]
@@ -241,17 +259,43 @@ def _selected(
         yield from table.combine_chunks().to_batches()
 
 
-def _sources(job: PartitionJob) -> list[dict[str, Any]]:
-    """Return what the provenance record says of the source's files of a partition's shards."""
-    return [
-        {
-            **source.model_dump(include={"relative", "bytes", "fingerprint"}),
-            "documents_in": shard.documents.details["rows_in"],
-            "documents_kept": shard.documents.rows,
-            "dropped": shard.documents.details["dropped"],
-        }
-        for shard, source in zip(job.shards, job.sources, strict=True)
-    ]
+def check_folders(folders: int, layout: str) -> None:
+    """Check that a layout does not make too many folders.
+
+    Raises
+    ------
+    WorkspaceError
+        If it makes more than 10,000.
+    """
+    if folders > MAX_FOLDERS:
+        raise WorkspaceError(
+            f"materialize.layout: {layout!r} has more than {MAX_FOLDERS:,} values, a folder each: "
+            f"choose a column with fewer, or {FLAT!r}"
+        )
+
+
+def folder_name(value: str) -> str:
+    """Return the folder name for a column's value, which every reader and disk takes as it is.
+
+    Characters other than small letters, digits and `._-~` are %-escaped, so that no two values share a folder where a
+    disk ignores case or normalises Unicode; only names of Common Crawl's dumps keep their capitals. Also escaped are
+    `.` and `_` at the beginning, where readers take a folder for a hidden one, a dot at the end, and the first letter
+    of a device's name, such as `con`. `urllib.parse.unquote` returns the value, unless the name was too long: it is
+    then cut, and a digest of the value is appended.
+
+    >>> folder_name("CC-MAIN-2024-10"), folder_name("a/b"), folder_name("Case"), folder_name("__x__")
+    ('CC-MAIN-2024-10', 'a%2Fb', '%43ase', '%5F_x__')
+    """
+    name = quote(value, safe="")
+    if DUMP.fullmatch(name) is None:
+        name = UNSAFE.sub(lambda found: found[0] if len(found[0]) > 1 else _escaped(found[0]), name)
+        if TAKEN.fullmatch(name):
+            name = _escaped(name[0]) + name[1:]
+    return name if len(name) <= MAX_FOLDER_NAME else f"{name[:MAX_FOLDER_NAME]}-{digest(value)}"
+
+
+def _escaped(character: str) -> str:
+    return f"%{ord(character):02X}"
 
 
 def fingerprints(shards: Iterable[ShardFiles]) -> list[list[str]]:
@@ -284,11 +328,15 @@ def partition_jobs(
     settings
         How the dataset is written.
     """
-    names = sorted(sources)
-    places = divide([sources[name].bytes for name in names], settings.partition_size)
-    by_name = {shard.name: shard for shard in shards}
-    divided = [[by_name[name] for name in names[place.start : place.stop] if name in by_name] for place in places]
-    version = version_of(shards, settings)
+    divided: list[list[str]] = []
+    size = PARTITION_BYTES
+    for name in sorted(sources):
+        if size >= PARTITION_BYTES:  # the last one is full
+            divided.append([])
+            size = 0
+        divided[-1].append(name)
+        size += sources[name].bytes
+    by_name, version = {shard.name: shard for shard in shards}, version_of(shards, settings)
     return [
         PartitionJob(
             root=root,
@@ -296,32 +344,9 @@ def partition_jobs(
             version=version,
             number=number,
             partitions=len(divided),
-            shards=own,
-            sources=[sources[shard.name] for shard in own],
+            shards=[by_name[name] for name in own],
+            sources=[sources[name] for name in own],
         )
-        for number, own in enumerate(divided)
-        if own
+        for number, names in enumerate(divided)
+        if (own := [name for name in names if name in by_name])
     ]
-
-
-def divide(sizes: Sequence[int], target: int) -> list[range]:
-    """Divide shards into partitions, in their order.
-
-    Parameters
-    ----------
-    sizes
-        Bytes of every shard.
-    target
-        Bytes from which a partition is full.
-
-    Examples
-    --------
-    >>> divide([3, 3, 3, 3, 3], target=6)
-    [range(0, 2), range(2, 4), range(4, 5)]
-    """
-    ends, full = [0], 0
-    for index, until in enumerate(accumulate(sizes), 1):
-        if until - full >= target or index == len(sizes):
-            ends.append(index)
-            full = until
-    return [range(start, end) for start, end in pairwise(ends)]

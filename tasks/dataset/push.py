@@ -21,12 +21,10 @@ from fineweb_mask.tasks.dataset.verify import (
     Dataset,
     find_dataset,
     is_of_the_hub,
-    license_of,
-    read_provenance,
     verify,
 )
 from fineweb_mask.tasks.storage.remote.copies import default_scratch, download_tree
-from fineweb_mask.tasks.workspace.manifest import PROVENANCE, Manifest, read_manifest
+from fineweb_mask.tasks.workspace.manifest import PROVENANCE, read_manifest
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -95,16 +93,15 @@ def push(
         If there is none.
     """
     with _local(place) as dataset:
-        manifest, folder = read_provenance(dataset), Path(dataset.root)
-        plan = _planned(folder, manifest, repository, revision)
-        with progress(sum(file.bytes for file in manifest.files.values())) as advance:
-            problems = verify(dataset, manifest, advance).problems
+        plan = _planned(dataset, repository, revision)
+        with progress(dataset.size) as advance:
+            problems = verify(dataset, advance).problems
         if problems:
             raise ChangedDatasetError(
                 f"{place} is not pushed: the dataset differs from its provenance.json: {problems[0].file}: "
                 f"{problems[0].problem}: run its recipe again"
             )
-        return plan if dry_run else _upload(folder, plan, private=private, show=show)
+        return plan if dry_run else _upload(Path(dataset.root), plan, private=private, show=show)
 
 
 @contextmanager
@@ -122,7 +119,7 @@ def _local(place: str) -> Iterator[Dataset]:
         yield find_dataset(folder)
 
 
-def _planned(folder: Path, manifest: Manifest, repository: str, revision: str) -> Push:
+def _planned(dataset: Dataset, repository: str, revision: str) -> Push:
     """Return what a push would upload, without network access."""
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
@@ -133,13 +130,13 @@ def _planned(folder: Path, manifest: Manifest, repository: str, revision: str) -
         raise PushError(f"{repository!r} is not the name of a repository on the hub: {error}") from error
     if repository.count("/") != 1:
         raise PushError(f"{repository!r} is not the name of a repository on the hub: it takes the form owner/name")
-    if license_of(manifest) is None:
+    if dataset.details.license is None:
         raise PushError(
             "the dataset's card names no licence: set materialize.license to that of its source, such as odc-by, and "
             "run again"
         )
-    sizes = {name: file.bytes for name, file in manifest.files.items()}
-    sizes[PROVENANCE] = (folder / PROVENANCE).stat().st_size
+    sizes = {name: file.bytes for name, file in dataset.manifest.files.items()}
+    sizes[PROVENANCE] = Path(dataset.root, PROVENANCE).stat().st_size
     return Push(
         status="dry run",
         repository=repository,

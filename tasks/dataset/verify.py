@@ -8,7 +8,6 @@ does not hide another.
 import errno
 import glob
 import hashlib
-import io
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -21,20 +20,21 @@ import duckdb
 from pydantic import AliasPath, BaseModel, Field, ValidationError
 
 from fineweb_mask.models.errors import DataError, FinewebMaskError
+from fineweb_mask.models.settings import MaterializeSettings
 from fineweb_mask.models.urls import reject_credentials
 from fineweb_mask.tasks.catalog.spilling import open_database
 from fineweb_mask.tasks.dataset.output import CARD, digest_on_card, record_digest
 from fineweb_mask.tasks.source.discovery import pin_commit
 from fineweb_mask.tasks.storage.remote.errors import attempt
-from fineweb_mask.tasks.storage.remote.filesystem import RemoteFile, is_local, open_filesystem
-from fineweb_mask.tasks.workspace.manifest import PROVENANCE, Manifest, ManifestFile
+from fineweb_mask.tasks.storage.remote.filesystem import is_local, open_filesystem, open_source
+from fineweb_mask.tasks.workspace.manifest import PROVENANCE, Manifest
 
 CHUNK_BYTES = 4 * 2**20
 MEMORY_LIMIT = "1GB"
 DATA_SUFFIX = ".parquet"
+FILE_SIZE = MaterializeSettings().file_size
 LISTED = 20
 """Maximum number of repeated documents that are named."""
-MISSING = "is missing"
 STORE = """
     INSERT INTO documents SELECT $1, id, hash(text), token_count FROM read_parquet($2, hive_partitioning = false)
 """
@@ -58,34 +58,45 @@ class FileProblem(BaseModel):
     problem: str
 
 
-class _Details(BaseModel):
+class Details(BaseModel):
     """What is read of the details of a record."""
 
-    rows: int | None = None
-    tokens: int | None = None
+    rows: int = 0
+    tokens: int = 0
     tokens_selected: int | None = Field(None, validation_alias=AliasPath("counts", "tokens_selected"))
     tokens_estimated: int = Field(0, validation_alias=AliasPath("counts", "tokens_estimated"))
     exact_dedup: str | None = Field(None, validation_alias=AliasPath("recipe", "ingest", "exact_dedup"))
     license: str | None = Field(None, validation_alias=AliasPath("recipe", "materialize", "license"))
+    file_size: int = Field(FILE_SIZE, validation_alias=AliasPath("recipe", "materialize", "file_size"))
 
 
 class Dataset(NamedTuple):
-    """The location of a dataset."""
+    """A dataset: where it is, and its provenance record."""
 
     filesystem: Any
     root: str
     url: str
+    manifest: Manifest
+    details: Details
 
     def open(self, name: str) -> Any:  # noqa: ANN401
         """Open a file of the dataset for reading; failed requests to a URL are retried."""
-        if self.is_local:
-            return Path(self.root, name).open("rb")
-        return io.BufferedReader(RemoteFile(f"{self.url.rstrip('/')}/{name}"), CHUNK_BYTES)
+        return open_source(f"{self.url.rstrip('/')}/{name}")
 
     @property
     def is_local(self) -> bool:
         """Whether its files are local."""
         return is_local(self.filesystem)
+
+    @property
+    def size(self) -> int:
+        """The bytes of all files that the record names."""
+        return sum(file.bytes for file in self.manifest.files.values())
+
+    @property
+    def data_files(self) -> list[str]:
+        """The names of the files of documents, in the order of these."""
+        return sorted(name for name in self.manifest.files if name.endswith(DATA_SUFFIX))
 
     def names(self) -> set[str]:
         """Return the names of the files in its folder."""
@@ -114,15 +125,20 @@ def find_dataset(place: str) -> Dataset:
     Raises
     ------
     VerifyError
-        If the folder does not exist, or has no dataset.
+        If the folder does not exist, or has no dataset, or no valid record of it.
     """
     place = place.rstrip("/") or "/"
     try:
         place = pin_commit(reject_credentials(place))
         for folder in (place, f"{place}/dataset"):
             if _kind(f"{folder}/{PROVENANCE}") == "file":
-                return Dataset(*open_filesystem(folder), folder)
+                with open_source(f"{folder}/{PROVENANCE}") as record:
+                    manifest = Manifest.model_validate_json(record.read())
+                details = Details.model_validate(manifest.details)
+                return Dataset(*open_filesystem(folder), folder, manifest, details)
         is_folder = _kind(place) == "directory"
+    except ValidationError as error:
+        raise VerifyError(f"{folder}/{PROVENANCE} is not a valid provenance record: {error}") from error
     except FinewebMaskError as error:  # it names the place, without what is secret in it
         raise VerifyError(str(error)) from error
     except (OSError, ValueError, ImportError) as error:
@@ -151,31 +167,9 @@ def is_of_the_hub(name: str) -> bool:
     return name == ".gitattributes" or name.startswith(".cache/huggingface/")
 
 
-def read_provenance(dataset: Dataset) -> Manifest:
-    """Return a dataset's provenance record.
-
-    Raises
-    ------
-    VerifyError
-        If the file is not a valid record.
-    """
-    try:
-        with dataset.open(PROVENANCE) as record:
-            manifest = Manifest.model_validate_json(record.read())
-        _Details.model_validate(manifest.details)
-    except ValidationError as error:
-        raise VerifyError(f"{dataset.url}/{PROVENANCE} is not a valid provenance record: {error}") from error
-    return manifest
-
-
-def license_of(manifest: Manifest) -> str | None:
-    """Return the licence on the card of a dataset with this record, or None if it has none."""
-    return _Details.model_validate(manifest.details).license
-
-
-def verify(dataset: Dataset, manifest: Manifest, advance: BytesCallback = lambda _: None) -> Verification:
+def verify(dataset: Dataset, advance: BytesCallback = lambda _: None) -> Verification:
     """Read the whole dataset and compare it with its provenance record; `advance` is called after each read."""
-    details, names, present = _Details.model_validate(manifest.details), sorted(manifest.files), dataset.names()
+    details, recorded, present = dataset.details, dataset.manifest.files, dataset.names()
     lock = Lock()  # of the table of documents
     with (
         tempfile.TemporaryDirectory(prefix="fineweb-mask-verify-") as folder,
@@ -188,14 +182,14 @@ def verify(dataset: Dataset, manifest: Manifest, advance: BytesCallback = lambda
                 with lock:
                     connection.execute(STORE, [name, glob.escape(str(path))])
 
-            is_there = name in present
-            return _problem(dataset, name, manifest.files[name], Path(folder), advance, store) if is_there else MISSING
+            return _problem(dataset, name, Path(folder), advance, store) if name in present else "is missing"
 
-        unnamed = sorted(present.difference(names, {PROVENANCE}))
-        problems = [(name, "does not belong to the dataset: provenance.json does not name it") for name in unnamed]
-        problems += _problems_of_record(dataset, present.intersection(names))
+        unnamed = "does not belong to the dataset: provenance.json does not name it"
+        problems = [(name, unnamed) for name in present.difference(recorded, {PROVENANCE})]
+        problems += _problems_of_record(dataset, present.intersection(recorded))
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-            problems += [(name, found) for name, found in zip(names, pool.map(problem_of, names), strict=True) if found]
+            found = zip(recorded, pool.map(problem_of, recorded), strict=True)
+            problems += [(name, problem) for name, problem in found if problem is not None]
         counted = "SELECT count(*), coalesce(sum(tokens), 0)::BIGINT FROM documents"
         [[rows, tokens]] = connection.execute(counted).fetchall()
         [[repeated]] = connection.execute(OF_TWO_TEXTS).fetchall()
@@ -205,14 +199,14 @@ def verify(dataset: Dataset, manifest: Manifest, advance: BytesCallback = lambda
                 for files, id_ in connection.execute(TWICE, [LISTED]).fetchall()
             ]
     if not problems:  # otherwise the sums are wrong because of them
-        for what, found, recorded in (("documents", rows, details.rows), ("tokens", tokens, details.tokens)):
-            if found != recorded:
-                problems.append((PROVENANCE, f"{recorded or 0:,} {what} are recorded, the files hold {found:,}"))
+        for what, held, said in (("documents", rows, details.rows), ("tokens", tokens, details.tokens)):
+            if held != said:
+                problems.append((PROVENANCE, f"{said:,} {what} are recorded, the files hold {held:,}"))
     return Verification(
         status="broken" if problems else "ok",
         dataset=dataset.url,
-        files=len(names),
-        bytes=sum(file.bytes for file in manifest.files.values()),
+        files=len(recorded),
+        bytes=dataset.size,
         rows=rows,
         tokens=tokens,
         tokens_estimated=details.tokens_selected if details.tokens_estimated else None,
@@ -236,18 +230,13 @@ def _problems_of_record(dataset: Dataset, present: set[str]) -> Iterator[tuple[s
 
 
 def _problem(
-    dataset: Dataset,
-    name: str,
-    recorded: ManifestFile,
-    folder: Path,
-    advance: BytesCallback,
-    store: Callable[[Path], None],
+    dataset: Dataset, name: str, folder: Path, advance: BytesCallback, store: Callable[[Path], None]
 ) -> str | None:
     """Return what is wrong with a file, or None; store the documents of one that is as recorded.
 
     A remote file is copied to a temporary one in the folder.
     """
-    digest, size = hashlib.sha256(), 0
+    recorded, digest, size = dataset.manifest.files[name], hashlib.sha256(), 0
     try:
         with dataset.open(name) as stream, tempfile.NamedTemporaryFile(dir=folder) as copy:
             while chunk := stream.read(CHUNK_BYTES):

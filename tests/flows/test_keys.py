@@ -102,7 +102,6 @@ def changed(before, after):
         ("materialize.title=x", {"materialize", "report"}),
         ("report.by=[language]", {"losses", "report"}),
         ("materialize.file_size=99999999", {"partition", "materialize", "report"}),
-        ("materialize.partition_size=99999999", {"partition", "materialize", "report"}),
         ("engine.memory_limit=1GB", set()),
     ],
 )

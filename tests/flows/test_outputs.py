@@ -53,7 +53,7 @@ READ_ONLY = {  # places that are read, or changed as what they are, and settings
 """The rest of the parameters that take a text or a path are of `OTHER`."""
 OTHER = re.compile(
     r"--(format|json|solver|algorithm|device|init|normalize|seed|select_ratio|lamb|lambs|by|"
-    r"refit|until|shards|end-token|tokens|positive|set|memory-limit|revision)|"
+    r"refit|until|shards|tokens|positive|set|memory-limit|revision)|"
     r"query|section"
 )
 
@@ -129,27 +129,15 @@ def refused(invoke, call, read, place, *more):
 @pytest.mark.parametrize("call", FILES)
 def test_a_file_is_never_written_where_something_would_be_lost(invoke, read, call):
     root, suffix = read["corpus"].parent, ".bin" if "train" in call else ".parquet"
-    for name in set(re.findall(r"{(\w+)}", FILES[call])) & {"vectors"}:
-        (hard := root / f"hard{suffix}").hardlink_to(read[name])
-        for place in (read[name], hard):
-            assert "is read, too" in refused(invoke, call, read, place, "--force")
+    if "vectors" in FILES[call]:
+        assert "is read, too" in refused(invoke, call, read, read["vectors"], "--force")
     if "corpus" in FILES[call]:
         assert "overlap" in refused(invoke, call, read, read["corpus"] / "a.parquet", "--force")
     (root / f"mine{suffix}").write_text("mine")
-    (root / f"folder{suffix}").mkdir()
-    stage_file = (read["workspace"] / "documents" / "a.parquet").with_suffix(suffix)
-    stage_file.write_bytes(b"documents")
-    (root / f"there{suffix}").symlink_to(stage_file)
     said = refused(invoke, call, read, root / f"mine{suffix}")
     assert "exists: add --force to replace it, or name another file" in said
-    for place in (root / f"there{suffix}", read["workspace"] / f"dataset/x{suffix}"):
-        assert re.search(LOST, refused(invoke, call, read, place, "--force"))
-    for place, said in (
-        (root / f"folder{suffix}", "is a folder or a device: name a file"),
-        (root / f"mine{suffix}" / f"x{suffix}", "nothing can be written"),
-        (f"s3://bucket/x{suffix}", "must be a file of this machine"),
-    ):
-        assert said in refused(invoke, call, read, place, "--force")
+    assert re.search(LOST, refused(invoke, call, read, read["workspace"] / f"dataset/x{suffix}", "--force"))
+    assert "must be a file of this machine" in refused(invoke, call, read, f"s3://bucket/x{suffix}", "--force")
 
 
 @pytest.mark.parametrize("call", FOLDERS)

@@ -1,12 +1,10 @@
 """From a crawl to tokens for a trainer in one run: the recipe `raw-web`, with models of this machine."""
 
 import json
-import struct
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from tokenizers import Tokenizer
@@ -15,7 +13,7 @@ import fineweb_mask
 from fineweb_mask.flows.curate import curate
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.flows.summary import RunSummary
-from tests.tasks.training_files.conftest import save_tokenizer
+from tests.tasks.export.conftest import read_megatron, save_tokenizer
 from tests.warc import Answer, page_of, warc_bytes
 
 pytestmark = pytest.mark.filterwarnings("ignore:The 'registered_domain' property:DeprecationWarning")
@@ -24,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tokenizer(tmp_path_factory.mktemp("tokenizer") / "tokenizer.json", 1_000)
+    return save_tokenizer(tmp_path_factory.mktemp("tokenizer") / "tokenizer.json")
 
 
 @pytest.fixture
@@ -51,18 +49,6 @@ def run_raw_web(server: None, sample_corpus: Path, tokenizer: Path, tmp_path: Pa
     return run
 
 
-def megatron_tokens(folder: Path) -> list[list[int]]:
-    """Return the tokens of every document, in the order of the files."""
-    documents = []
-    for index in sorted(folder.glob("*.idx")):
-        content = index.read_bytes()
-        [sequences] = struct.unpack("<Q", content[18:26])
-        lengths = np.frombuffer(content, np.int32, sequences, 34)
-        tokens = np.fromfile(index.with_suffix(".bin"), np.uint16)
-        documents += [part.tolist() for part in np.split(tokens, np.cumsum(lengths)[:-1])]
-    return documents
-
-
 def check_exports(workspace: Path, tokenizer: Path, documents: int) -> None:
     """Check that both exports hold the dataset's documents, in the same order."""
     dataset = [
@@ -79,7 +65,9 @@ def check_exports(workspace: Path, tokenizer: Path, documents: int) -> None:
     assert sorted(shuffled) == sorted(dataset)
     loaded = Tokenizer.from_file(str(tokenizer))
     end = loaded.token_to_id("<|endoftext|>")
-    assert megatron_tokens(workspace / "exports" / "megatron") == [[*loaded.encode(text).ids, end] for text in shuffled]
+    indices = sorted((workspace / "exports" / "megatron").glob("*.idx"))
+    tokens = [document for index in indices for document in read_megatron(index.with_suffix(""))]
+    assert tokens == [[*loaded.encode(text).ids, end] for text in shuffled]
 
 
 @pytest.mark.long

@@ -23,7 +23,7 @@ from fineweb_mask.flows.status.catalog import ensure_catalog
 from fineweb_mask.flows.status.inspection import inspect_workspace, status_of
 from fineweb_mask.models.errors import message_of
 from fineweb_mask.tasks.catalog.query import answers, open_catalog
-from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance, verify
+from fineweb_mask.tasks.dataset.verify import find_dataset, verify
 from fineweb_mask.tasks.registry import STAGE_FOLDERS
 from fineweb_mask.tasks.storage.parquet import read_metadata, read_table
 from fineweb_mask.tasks.workspace import manifest
@@ -58,8 +58,7 @@ def view_of(view: str, workspace: Path) -> str:
 
 def dataset_of(workspace: Path) -> str:
     """Return what `verify` finds."""
-    dataset = find_dataset(str(workspace))
-    found = verify(dataset, read_provenance(dataset))
+    found = verify(find_dataset(str(workspace)))
     return NOTICED if found.status == "broken" else found.model_dump_json()
 
 

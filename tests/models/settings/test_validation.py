@@ -10,7 +10,7 @@ from fineweb_mask.models.settings.removed import REMOVED
 from fineweb_mask.models.settings.validation import validated
 
 IN_A_LIST = {
-    "materialize.export.format": ("format",),
+    **{f"materialize.export.{name}": (name,) for name in ("end_token", "file_size", "format", "seed")},
     "quality.scorers.buckets": ("buckets",),
     "quality.scorers.kind": ("kind",),
     "quality.scorers.labels.label_column": ("labels",),

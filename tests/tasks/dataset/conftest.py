@@ -12,7 +12,8 @@ from fineweb_mask.models.settings import (
     SourceSettings,
 )
 from fineweb_mask.models.settings.quality import ColumnScorerSettings, QualitySettings
-from fineweb_mask.tasks.dataset.output import write_record
+from fineweb_mask.tasks.dataset import partition
+from fineweb_mask.tasks.dataset.output import described, write_record
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.workspace.manifest import PROVENANCE, read_manifest
@@ -90,7 +91,13 @@ def record_again(dataset, **details):
     manifest = read_manifest(dataset / PROVENANCE)
     assert manifest is not None
     files = [path for path in tree_files(dataset) if path.name != PROVENANCE]
-    write_record(dataset, manifest.key, files, manifest.details | details)
+    write_record(dataset, manifest.key, described(dataset, files), manifest.details | details)
+
+
+@pytest.fixture
+def a_partition_each(monkeypatch):
+    """Have every shard be a partition."""
+    monkeypatch.setattr(partition, "PARTITION_BYTES", 1)
 
 
 @pytest.fixture

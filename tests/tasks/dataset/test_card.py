@@ -31,11 +31,12 @@ def test_a_title_and_a_licence_are_told_if_they_are_given_and_cannot_break_the_h
     text = (making.workspace.dataset / "README.md").read_text(encoding="utf-8")
     header = next(yaml.safe_load_all(text.removeprefix("---\n").split("\n---\n")[0]))
     assert (header["pretty_name"], header["license"]) == (title, "no: [t")
-    make(tmp_path, [[("A", True)]]).write()
+    make(tmp_path, [[("A", True)]], layout="flat").write()
     header, body = read_card(making.workspace)
     assert not {"license", "source_datasets"} & header.keys()
     assert header["pretty_name"] == "Selected documents"
     assert "# Selected documents" in body
+    assert "`data/part-*.parquet`" in body
 
 
 def test_hostile_dumps_do_not_break_the_card_s_table(hostile_dumps):

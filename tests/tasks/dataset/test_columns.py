@@ -1,5 +1,7 @@
 """Rows: the selected ones, in order, in folders named by the layout's values, for columns of any name and type."""
 
+import re
+import unicodedata
 from collections import Counter
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -14,6 +16,7 @@ import pytest
 from fineweb_mask.models.columns import common_type, kept_type
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.schemas import FINEWEB
+from fineweb_mask.tasks.dataset.partition import folder_name
 from fineweb_mask.tasks.storage.atomic import tree_files
 from tests.tasks.conftest import HOSTILE_DUMPS, materialize_again, parts, selected_rows, snapshot
 from tests.tasks.dataset.conftest import make
@@ -22,7 +25,7 @@ from tests.tasks.dataset.conftest import make
 def written_rows(built, **settings):
     """Write the files of a dataset with other settings, without its card; return them and what they hold."""
     made = built.making.with_settings(**settings).written(force=True)
-    return [(path, pq.read_table(path)) for path in sorted(made.unfinished.folder.rglob("*.parquet"))]
+    return [(path, pq.read_table(path)) for path in sorted(made.place.parts.rglob("*.parquet"))]
 
 
 def test_the_dataset_is_the_selected_rows_in_order_with_their_columns_and_types(built):
@@ -37,24 +40,11 @@ def test_the_dataset_is_the_selected_rows_in_order_with_their_columns_and_types(
         assert table.schema.types == FINEWEB.types + [pa.float32()] * 3 + [pa.string()]
 
 
-def test_the_layout_may_be_flat_or_any_column(copied):
-    copied.making.with_settings(layout="flat").write()
-    [path] = parts(copied.workspace)
-    assert path.relative_to(copied.workspace.dataset).as_posix() == "data/part-00000.parquet"
-    expected = selected_rows(copied)
-    assert pq.read_table(path).to_pylist() == expected
-    assert "data/part-*.parquet" in (copied.workspace.dataset / "README.md").read_text()
-    found = written_rows(copied, layout="token_count")
-    assert {path.parent.name for path, _ in found} == {str(row["token_count"]) for row in expected}
-    for path, table in found:
-        assert table.to_pylist() == [row for row in expected if str(row["token_count"]) == path.parent.name]
-
-
 def test_a_layout_without_a_column_or_of_too_many_folders_is_refused(copied, monkeypatch):
     before = snapshot(copied.workspace.dataset)
     with pytest.raises(WorkspaceError, match=r"layout: no column 'lang', it may be 'flat' or one of text, id, d"):
         materialize_again(copied, layout="lang")
-    monkeypatch.setattr("fineweb_mask.tasks.dataset.folders.MAX_FOLDERS", 3)
+    monkeypatch.setattr("fineweb_mask.tasks.dataset.partition.MAX_FOLDERS", 3)
     with pytest.raises(WorkspaceError, match=r"materialize\.layout: 'url' has more than 3 values, a folder each"):
         materialize_again(copied, layout="url")
     assert snapshot(copied.workspace.dataset) == before
@@ -156,3 +146,21 @@ def test_hostile_dumps_stay_inside_the_data_folder(hostile_dumps):
     expected = selected_rows(hostile_dumps)
     assert sorted(rows, key=lambda row: row["id"]) == sorted(expected, key=lambda row: row["id"])
     assert Counter(row["dump"] for row in rows) == Counter(HOSTILE_DUMPS)
+
+
+def test_a_folder_s_name_is_one_plain_part_and_an_ordinary_value_as_it_is():
+    for dump in filter(None, HOSTILE_DUMPS):
+        name = folder_name(dump)
+        assert re.fullmatch(r"[a-z0-9%~-][a-z0-9_.%~A-F-]*(?<!\.)|CC-MAIN-2024-10", name, re.ASCII)
+        assert len(name) < 256
+        assert name.split(".")[0] not in {"con", "nul"}
+    for value in ("CC-MAIN-2024-10", "CC-MAIN-2009-2010", "en", "example.org", "a_b-c~1"):
+        assert folder_name(value) == value
+
+
+def test_folder_names_differ_where_dumps_do_also_where_a_disk_ignores_case():
+    dumps = {*filter(None, HOSTILE_DUMPS), "%2E", "%2E.", "..%2Fx", "é" * 50, "é" * 51, "CASE", "%43ase", "%43ON"}
+    dumps |= {"Cc-main-2024-10", "CC-MAIN-2024-1O", "_", "__", ".", "..", "X" * 300, "COM1", "com1", "lpt9.a.b", "%"}
+    names = {folder_name(dump): dump for dump in dumps}
+    assert len({unicodedata.normalize("NFC", name).casefold() for name in names}) == len(dumps)
+    assert all(unquote(name) == dump for name, dump in names.items() if len(name) <= 200)

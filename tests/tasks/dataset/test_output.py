@@ -6,45 +6,41 @@ Before that, the files of each partition are written or uploaded once, where the
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fineweb_mask.models.errors import WorkspaceError
-from fineweb_mask.tasks.dataset.output import Output, write_record
+from fineweb_mask.tasks.dataset.output import Output, described, write_record
 from fineweb_mask.tasks.dataset.partition import write_partition
-from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance, verify
+from fineweb_mask.tasks.dataset.verify import find_dataset, verify
 from fineweb_mask.tasks.materialize import materialize
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.storage.remote import copies
 from fineweb_mask.tasks.storage.remote.copies import Store
 from fineweb_mask.tasks.workspace.references import StageKey, digest
+from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.dataset.conftest import KilledError, make
 
 KEY = StageKey(stage="materialize", version=1, settings="s", inputs="i")
 
 
-def make_dataset(folder, content):
-    """Write a dataset whose card and data identify it."""
-    data = folder / "data"
-    data.mkdir(parents=True)
+def publish(bucket, folder, content):
+    """Upload the data of a dataset whose card and data identify it, and publish it."""
+    output = Output(Workspace(folder), folder, f"{bucket.url}/{folder.name}", is_own=False, version=digest(content))
+    built = folder / content
     for number in range(2):
-        (data / f"part-{number}.parquet").write_text(f"{content} {number}")
-    (folder / "plots").mkdir()
-    (folder / "plots" / "a.png").write_text(content)
-    version = f"data-{digest(content)[:8]}"
-    data.rename(folder / version)
-    (folder / "README.md").write_text(f"---\npath: {version}/*.parquet\n---\n{content}")
-    write_record(folder, KEY, tree_files(folder), {"content": content})
-    return folder
-
-
-def publish(folder, url):
-    Output(folder, url, url, is_own=False).publish(folder, f"data-{digest(folder.name)[:8]}")
+        path = built / output.data / f"part-{number}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{content} {number}")
+        bucket.write(f"{folder.name}/{output.data}/{path.name}", path.read_bytes())
+    (built / "README.md").write_text(f"---\npath: {output.data}/*.parquet\n---\n{content}")
+    write_record(built, KEY, described(built, tree_files(built / output.data)), {"content": content})
+    output.publish(built)
+    return {f"{folder.name}/{file.relative_to(built).as_posix()}" for file in tree_files(built)}
 
 
 def published(url):
-    return Output(Path(), url, url, is_own=False).whole()
+    return Output(Workspace("/none"), Path(), url, is_own=False).whole()
 
 
 def read_from_card(bucket, folder):
@@ -70,34 +66,32 @@ def read_from_provenance(bucket, folder):
 def test_a_dataset_is_published_and_replaced(bucket, tmp_path):
     url = f"{bucket.url}/out"
     assert published(url) is None
-    one, two = (make_dataset(tmp_path / name, name) for name in ("one", "two"))
     mine = {"out/notes.txt", "out/data-mine/x", "out/data/x"}
     for name in mine:
         bucket.write(name, b"mine")
-    publish(one, url)
+    publish(bucket, tmp_path / "out", "one")
     assert read_from_card(bucket, "out") == "one"
-    found = published(url)
+    found, card = published(url), bucket.read("out/README.md")
     assert found is not None
     assert found.details["content"] == "one"
-    publish(two, url)
+    files = publish(bucket, tmp_path / "out", "two")
     assert read_from_card(bucket, "out") == read_from_provenance(bucket, "out") == "two"
-    assert set(bucket.names()) - mine == {f"out/{file.relative_to(two).as_posix()}" for file in tree_files(two)}
+    assert set(bucket.names()) - mine == files
     assert bucket.unfinished() == []
-    bucket.write("out/README.md", (one / "README.md").read_bytes())  # with an old card it is incomplete
+    bucket.write("out/README.md", card)  # with an old card it is incomplete
     assert published(url) is None
-    publish(two, url)
+    publish(bucket, tmp_path / "out", "two")
     assert published(url) is not None
 
 
 @pytest.mark.long
 def test_killed_at_any_moment_it_leaves_the_old_dataset_or_the_new_one(bucket, tmp_path, monkeypatch):
-    one, two = (make_dataset(tmp_path / name, name) for name in ("one", "two"))
     steps = ("upload", "delete")
     done = {name: getattr(Store, name) for name in steps}
     seen = []
     for kill_at in range(40):
         folder, left = f"out{kill_at}", [kill_at]
-        publish(one, f"{bucket.url}/{folder}")
+        publish(bucket, tmp_path / folder, "one")
 
         def step(self, *arguments, name, left=left):
             if not left[0]:
@@ -109,21 +103,16 @@ def test_killed_at_any_moment_it_leaves_the_old_dataset_or_the_new_one(bucket, t
             for name in steps:
                 patch.setattr(Store, name, lambda self, *a, name=name: step(self, *a, name=name))
             try:
-                publish(two, f"{bucket.url}/{folder}")
+                publish(bucket, tmp_path / folder, "two")
             except KilledError:
                 seen.append((read_from_card(bucket, folder), read_from_provenance(bucket, folder)))
             else:
                 break
-        publish(two, f"{bucket.url}/{folder}")
-        assert set(bucket.names(f"{folder}/")) == {
-            f"{folder}/{file.relative_to(two).as_posix()}" for file in tree_files(two)
-        }
+        files = publish(bucket, tmp_path / folder, "two")
+        assert set(bucket.names(f"{folder}/")) == files
     assert read_from_card(bucket, folder) == "two"
-    # Two files of data and a plot, the record, the card; then the removal of the old files in one request.
-    assert seen == [("one", "one")] * 4 + [("one", "two")] + [("two", "two")]
-
-
-MANY: dict[str, Any] = {"partition_size": 1}
+    # The record, the card; then the removal of the old files in one request.
+    assert seen == [("one", "one"), ("one", "two"), ("two", "two")]
 
 
 @pytest.fixture
@@ -141,14 +130,14 @@ def sent(monkeypatch):
 
 
 @pytest.fixture
-def at_url(bucket, tmp_path, monkeypatch):
+def at_url(bucket, tmp_path, monkeypatch, a_partition_each):
     """Return the function that describes a dataset at a URL, alone or with its workspace, and its folder there."""
     monkeypatch.setenv(copies.SCRATCH, str(tmp_path / "scratch"))
 
     def of(shards, what="output"):
         if what == "workspace":
-            return make(f"{bucket.url}/ws", shards, **MANY), "ws/dataset"
-        making = make(tmp_path / "workspace", shards, **MANY)
+            return make(f"{bucket.url}/ws", shards), "ws/dataset"
+        making = make(tmp_path / "workspace", shards)
         return making.with_settings(output=f"{bucket.url}/out"), "out"
 
     return of
@@ -158,7 +147,7 @@ def at_url(bucket, tmp_path, monkeypatch):
 @pytest.mark.parametrize("what", ["output", "workspace"])
 def test_at_a_url_each_part_is_uploaded_once_before_the_card(at_url, four_shards, bucket, sent, tmp_path, what):
     making, folder = at_url(four_shards, what)
-    data = f"{folder}/data-{making.job.unfinished.version[:8]}"
+    data = f"{folder}/data-{making.job.place.version[:8]}"
     jobs = making.partition_jobs()
     for job in jobs[:2]:
         write_partition(job)
@@ -171,7 +160,7 @@ def test_at_a_url_each_part_is_uploaded_once_before_the_card(at_url, four_shards
     materialize(job)
     assert not [url for url in sent if f"/{data}/" in url]
     assert [url.rsplit("/", 1)[1] for url in sent][-2:] == ["provenance.json", "README.md"]
-    here = make(tmp_path / "local", four_shards, **MANY)
+    here = make(tmp_path / "local", four_shards)
     here.write()
     local = {
         path.relative_to(here.workspace.dataset / "data").as_posix(): path.read_bytes()
@@ -183,10 +172,9 @@ def test_at_a_url_each_part_is_uploaded_once_before_the_card(at_url, four_shards
     other = making.with_settings(layout="flat", title="Another")
     other.write()
     names = bucket.names(f"{folder}/data-")
-    assert {name.split("data-")[1].split("/")[0] for name in names} == {other.job.unfinished.version[:8]}
+    assert {name.split("data-")[1].split("/")[0] for name in names} == {other.job.place.version[:8]}
     assert b"# Another" in bucket.read(f"{folder}/README.md")
-    dataset = find_dataset(f"{bucket.url}/{folder}")
-    assert verify(dataset, read_provenance(dataset)).status == "ok"
+    assert verify(find_dataset(f"{bucket.url}/{folder}")).status == "ok"
 
 
 @pytest.mark.long
@@ -199,10 +187,11 @@ def test_at_a_url_a_part_that_was_lost_stops_the_commit(at_url, four_shards, buc
     assert f"{folder}/README.md" not in bucket.names()
 
 
+@pytest.mark.usefixtures("a_partition_each")
 @pytest.mark.long
 def test_for_a_folder_elsewhere_the_parts_lie_beside_it(four_shards, tmp_path):
     output = tmp_path / "out" / "mine"
-    making = make(tmp_path / "ws", four_shards, **MANY).with_settings(output=str(output))
+    making = make(tmp_path / "ws", four_shards).with_settings(output=str(output))
     job = making.written()
     assert [path.name for path in output.parent.iterdir()] == [".mine.parts"]
     inodes = {path.stat().st_ino for path in (output.parent / ".mine.parts").rglob("*.parquet")}

@@ -1,6 +1,6 @@
 """Partitions: each selected row once, the same bytes in any order of work, and only unfinished ones made again."""
 
-from itertools import groupby, pairwise
+from itertools import groupby
 from tempfile import TemporaryDirectory
 from urllib.parse import unquote
 
@@ -11,17 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fineweb_mask.models.errors import WorkspaceError
+from fineweb_mask.models.settings import MaterializeSettings
 from fineweb_mask.tasks.dataset import output, partition
-from fineweb_mask.tasks.dataset.folders import folder_name
-from fineweb_mask.tasks.dataset.partition import divide
+from fineweb_mask.tasks.dataset.partition import folder_name, partition_jobs
 from fineweb_mask.tasks.materialize import materialize
+from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.storage.parquet import DamagedFileError
 from fineweb_mask.tasks.workspace.manifest import Manifest
-from tests.tasks.conftest import snapshot
+from fineweb_mask.tasks.workspace.references import NO_FILE, ShardFiles
+from tests.tasks.conftest import document, snapshot
 from tests.tasks.dataset.conftest import KilledError, make
-
-MANY = {"partition_size": 1}  # a partition for every shard
 
 
 def rows_of(making):
@@ -34,11 +34,12 @@ def rows_of(making):
     }
 
 
+@pytest.mark.usefixtures("a_partition_each")
 @pytest.mark.parametrize("layout", ["flat", "url", "dump"])
 def test_bytes_do_not_depend_on_how_many_partitions_are_at_work_nor_on_duckdb_s_threads(
     four_shards, tmp_path, layout, monkeypatch
 ):
-    making = make(tmp_path, four_shards, **MANY, layout=layout)
+    making = make(tmp_path, four_shards, layout=layout)
     found, connect = [], duckdb.connect
     for threads, of_duckdb in ((1, 1), (3, 4)):
 
@@ -52,21 +53,19 @@ def test_bytes_do_not_depend_on_how_many_partitions_are_at_work_nor_on_duckdb_s_
     assert found[0] == found[1]
 
 
-def record(making):
-    return Manifest.model_validate_json((making.workspace.dataset / "provenance.json").read_text()).details
-
-
-def test_rows_come_in_the_same_order_in_one_partition_and_in_several(four_shards, tmp_path):
-    making = make(tmp_path, four_shards)
-    making.write()
-    whole, details = rows_of(making), record(making)
-    assert {path.name for path in tree_files(making.workspace.dataset / "data")} == {"part-00000.parquet"}
-    several = making.with_settings(**MANY)
-    several.write()
-    assert rows_of(several) == whole
-    for name in ("retention", "sources", "rows", "tokens"):
-        assert record(several)[name] == details[name]
-    names = {path.name for path in tree_files(several.workspace.dataset / "data")}
+def test_rows_come_in_the_same_order_in_one_partition_and_in_several(four_shards, tmp_path, monkeypatch):
+    made = []
+    for size in (partition.PARTITION_BYTES, 1):
+        monkeypatch.setattr(partition, "PARTITION_BYTES", size)
+        making = make(tmp_path / str(size), four_shards)
+        making.write()
+        record = Manifest.model_validate_json((making.workspace.dataset / "provenance.json").read_text())
+        details = {name: record.details[name] for name in ("retention", "sources", "rows", "tokens")}
+        names = {path.name for path in tree_files(making.workspace.dataset / "data")}
+        made.append((rows_of(making), details, names))
+    (*whole, only), (*several, names) = made
+    assert several == whole
+    assert only == {"part-00000.parquet"}
     assert len(names) > 3
     assert names <= {f"part-{number:05d}-00000.parquet" for number in range(4)}
 
@@ -92,24 +91,25 @@ def test_row_groups_and_files_have_their_size_and_rows_of_many_folders_their_ord
 
 
 DUMPS = st.sampled_from(["a", "b/..", "", None])
+LAYOUTS = st.sampled_from(["dump", "flat", "id", "token_count"])
 SHARDS = st.lists(st.lists(st.tuples(DUMPS, st.booleans()), max_size=12), min_size=1, max_size=5)
 
 
 @settings(max_examples=8)
-@given(shards=SHARDS, size=st.sampled_from([1, 12_000, 2**30]), layout=st.sampled_from(["dump", "flat", "id"]))
+@given(shards=SHARDS, size=st.sampled_from([1, 12_000, 2**30]), layout=LAYOUTS)
 def test_every_selected_row_is_in_one_file_of_its_folder(shards, size, layout):
-    expected = sorted(
-        (
-            {"dump": folder_name(dump or "unknown"), "flat": ".", "id": folder_name(f"<urn:uuid:{number}>")}[layout],
-            f"<urn:uuid:{number}>",
-        )
+    made = [
+        document(number, dump=dump)
         for number, (dump, selected) in enumerate(row for rows in shards for row in rows)
         if selected
-    )
-    with TemporaryDirectory() as folder:
-        making = make(folder, shards, partition_size=size, layout=layout)
+    ]
+    folders = ["." if layout == "flat" else folder_name(str(row[layout] or "unknown")) for row in made]
+    expected = sorted((folder, row["id"]) for folder, row in zip(folders, made, strict=True))
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(partition, "PARTITION_BYTES", size)
+        making = make(folder, shards, layout=layout)
         job = making.written()
-        data = job.unfinished.folder / "data"
+        data = job.place.parts / "data"
         found = [
             (path.parent.relative_to(data).as_posix(), id_)
             for path in tree_files(data)
@@ -132,9 +132,10 @@ def built(monkeypatch):
     return seen
 
 
+@pytest.mark.usefixtures("a_partition_each")
 @pytest.mark.long
 def test_killed_after_some_partitions_only_the_others_are_written(four_shards, tmp_path, monkeypatch):
-    making = make(tmp_path / "killed", four_shards, **MANY)
+    making = make(tmp_path / "killed", four_shards)
     written = output.write_manifest
     calls = []
 
@@ -152,16 +153,17 @@ def test_killed_after_some_partitions_only_the_others_are_written(four_shards, t
     seen = built(monkeypatch)
     making.written()
     assert seen == ["00002", "00001", "00000"]  # the helper takes the last ones first
-    whole = make(tmp_path / "whole", four_shards, **MANY)
+    whole = make(tmp_path / "whole", four_shards)
     whole.written()
     made, expected = (snapshot(one.workspace.root / "dataset-parts") for one in (making, whole))
     assert made == expected
 
 
+@pytest.mark.usefixtures("a_partition_each")
 def test_damaged_parts_are_written_again(four_shards, tmp_path, monkeypatch):
-    making = make(tmp_path, four_shards, **MANY)
+    making = make(tmp_path, four_shards)
     made = making.written()
-    lost, cut = (min(made.unfinished.folder.rglob(f"part-{file.name}-*")) for file in made.partitions[2:4])
+    lost, cut = (min(made.place.parts.rglob(f"part-{file.name}-*")) for file in made.partitions[2:4])
     cut.write_bytes(cut.read_bytes()[:-9])
     with pytest.raises(WorkspaceError, match=r"^part 00003 of the dataset is missing or damaged: run again"):
         materialize(made)
@@ -173,13 +175,14 @@ def test_damaged_parts_are_written_again(four_shards, tmp_path, monkeypatch):
     assert seen == ["00003", "00002"]
 
 
+@pytest.mark.usefixtures("a_partition_each")
 @pytest.mark.long
 def test_parts_of_another_corpus_are_neither_taken_nor_removed(four_shards, tmp_path, monkeypatch):
     """Another run may be making its dataset of them."""
-    make(tmp_path, four_shards, **MANY).written()
+    make(tmp_path, four_shards).written()
     before = set((tmp_path / "dataset-parts").iterdir())
     changed = [*four_shards[:-1], [("D9", True)] * 3]
-    making = make(tmp_path, changed, **MANY)
+    making = make(tmp_path, changed)
     seen = built(monkeypatch)
     making.write()
     assert seen == [f"{number:05d}" for number in range(3, -1, -1)]
@@ -187,34 +190,42 @@ def test_parts_of_another_corpus_are_neither_taken_nor_removed(four_shards, tmp_
     assert rows_of(making)["D9"] == [f"<urn:uuid:{sum(map(len, changed[:-1])) + row}>" for row in range(3)]
 
 
+@pytest.mark.usefixtures("a_partition_each")
 def test_nothing_selected_is_a_dataset_without_files(tmp_path):
-    making = make(tmp_path, [[("A", False)] * 3, [("B", False)]], **MANY)
+    making = make(tmp_path, [[("A", False)] * 3, [("B", False)]])
     assert making.write().rows == 0
     assert not (making.workspace.dataset / "data").exists()
     assert making.job.current() is not None
 
 
-@given(st.lists(st.integers(0, 1000), max_size=300), st.integers(1, 500))
-def test_every_shard_is_in_one_partition_and_all_but_the_last_are_full(sizes, target):
-    found = divide(sizes, target)
-    assert [shard for one in found for shard in one] == list(range(len(sizes)))
-    assert all(one.stop == other.start for one, other in pairwise(found))
-    assert all(sum(sizes[one.start : one.stop]) >= target for one in found[:-1])
+SIZES = st.lists(st.tuples(st.integers(0, 1000), st.booleans()), min_size=1, max_size=300)
+"""Bytes of each shard's source file, and whether it is selected from."""
 
 
-def test_a_shard_at_the_end_moves_no_boundary():
-    assert divide([3] * 5, 6) == [range(2), range(2, 4), range(4, 5)]  # full as soon as it has the size
-    sizes = [7, 11, 13, 5, 9, 20, 1, 6]
-    assert divide(sizes, 20)[:-1] == divide([*sizes, 8], 20)[: len(divide(sizes, 20)) - 1]
+@given(SIZES, st.integers(1, 500))
+def test_every_shard_is_in_one_partition_which_is_full_with_its_last_one(sizes, target):
+    names, same = [f"{number:03d}" for number in range(len(sizes))], {"url": "", "format": "parquet", "fingerprint": ""}
+    files = [
+        SourceShard(name=name, relative=name, bytes=size, **same) for name, (size, _) in zip(names, sizes, strict=True)
+    ]
+    shards = [ShardFiles(documents=NO_FILE.model_copy(update={"name": name})) for name in names]
 
+    def jobs(shards):
+        return partition_jobs("/x", shards, {file.name: file for file in files}, MaterializeSettings())
 
-def test_jobs_hold_their_own_shards_and_those_without_are_left_out(four_shards, tmp_path):
-    making = make(tmp_path, four_shards, **MANY)
-    found = making.partition_jobs()
-    assert [[shard.name for shard in job.shards] for job in found] == [[f"{number:03d}"] for number in range(4)]
-    assert len({job.key.fingerprint for job in found}) == 4
-    found = making._replace(shards=making.shards[1:]).partition_jobs()
-    assert [(job.number, job.partitions) for job in found] == [(number, 4) for number in range(1, 4)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(partition, "PARTITION_BYTES", target)
+        found = jobs(shards)
+        some = jobs([shard for shard, (_, is_there) in zip(shards, sizes, strict=True) if is_there])
+    assert [shard.name for job in found for shard in job.shards] == names
+    held = [[source.bytes for source in job.sources] for job in found]
+    assert all(sum(own) >= target for own in held[:-1])
+    assert all(sum(own[:-1]) < target for own in held)
+    assert len({job.key.fingerprint for job in found}) == len(found)
+    places = {shard.name: job.number for job in found for shard in job.shards}
+    left = [name for name, (_, is_there) in zip(names, sizes, strict=True) if is_there]
+    assert [(shard.name, job.number) for job in some for shard in job.shards] == [(one, places[one]) for one in left]
+    assert {job.partitions for job in some} <= {len(found)}
 
 
 def test_a_file_that_is_gone_when_its_partition_is_written_is_named_as_one_to_build_again(tmp_path):
@@ -229,10 +240,9 @@ def test_the_version_follows_what_is_in_the_files_and_not_where_or_how_fast(four
     making = make(tmp_path, four_shards)
 
     def version(**changes):
-        return making.with_settings(**changes).job.unfinished.version
+        return making.with_settings(**changes).job.place.version
 
     same = {version(), version(title="x"), version(output="/x")}
-    assert len(same) == 1
-    others = {version(layout="flat"), version(partition_size=1)}
-    assert len(others | same) == 3
-    assert making._replace(shards=making.shards[:-1]).job.unfinished.version not in same
+    others = {version(layout="flat"), version(file_size=2**20)}
+    assert (len(same), len(others | same)) == (1, 3)
+    assert making._replace(shards=making.shards[:-1]).job.place.version not in same

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.tasks.dataset.output import CARD
-from fineweb_mask.tasks.dataset.verify import VerifyError, find_dataset, read_provenance, verify
+from fineweb_mask.tasks.dataset.verify import VerifyError, find_dataset, verify
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.storage.remote import errors
 from fineweb_mask.tasks.workspace.manifest import PROVENANCE, read_manifest
@@ -22,8 +22,7 @@ from tests.tasks.dataset.conftest import record_again
 
 
 def check(place):
-    dataset = find_dataset(str(place))
-    return verify(dataset, read_provenance(dataset))
+    return verify(find_dataset(str(place)))
 
 
 def problems(place):

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from fineweb_mask.flows.cli import app
 from fineweb_mask.flows.commands._common import WRONG_USAGE
 from fineweb_mask.models.settings import SourceSettings
-from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance, verify
+from fineweb_mask.tasks.dataset.verify import find_dataset, verify
 from fineweb_mask.tasks.source.discovery import SourceError, discover, pin_commit
 from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.storage.atomic import tree_files
@@ -221,9 +221,9 @@ def test_a_dataset_on_the_hub_is_verified_at_its_commit(hub: HubServer, built: A
     found = find_dataset("hf://datasets/you/data")
     [target, *_] = sorted((dataset / "data").rglob("*.parquet"))
     hub.write("you/data/main", target.relative_to(dataset).as_posix(), target.read_bytes()[:-1])
-    assert verify(found, read_provenance(found)).status == "ok"
+    assert verify(found).status == "ok"
     found = find_dataset("hf://datasets/you/data")
-    broken = verify(found, read_provenance(found))
+    broken = verify(found)
     assert {problem.file for problem in broken.problems} == {target.relative_to(dataset).as_posix()}
     assert broken.dataset == pin_commit("hf://datasets/you/data")
 

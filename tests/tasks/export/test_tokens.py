@@ -1,5 +1,4 @@
 import json
-import struct
 import sys
 from itertools import chain
 
@@ -9,44 +8,15 @@ from tokenizers import Tokenizer as Loaded
 from tokenizers import decoders
 
 from fineweb_mask.models.errors import SettingsError
-from fineweb_mask.models.settings.output import ExportSettings
+from fineweb_mask.tasks.export import Tokenizer, TokenizerError, WriterError, load_step, write_tokens
 from fineweb_mask.tasks.inference.model_files import ModelNotFoundError
-from fineweb_mask.tasks.training_files import (
-    Tokenizer,
-    TokenizerError,
-    WriterError,
-    load_step,
-    write_tokens,
-)
 from tests.tasks.conftest import sentence
-from tests.tasks.training_files.conftest import save_tokenizer
+from tests.tasks.export.conftest import read_megatron
+from tests.tasks.hub_server import HubServer, ask_only
 
 pytest.importorskip("datatrove.pipeline.tokens")
 
 TEXTS = [sentence(seed) for seed in range(40)]
-
-
-def settings(tokenizer, **changes):
-    return ExportSettings(**{"format": "megatron", "tokenizer": str(tokenizer)} | changes)
-
-
-def read_megatron(prefix):
-    """Return the documents of a pair of files, as Megatron-LM's `IndexedDataset` reads them."""
-    index = prefix.with_suffix(".idx").read_bytes()
-    assert index[:9] == b"MMIDIDX\x00\x00"
-    version, code, sequences, documents = struct.unpack("<QBQQ", index[9:34])
-    assert (version, documents) == (1, sequences + 1)
-    kind = {4: np.int32, 8: np.uint16}[code]
-    lengths = np.frombuffer(index, np.int32, sequences, 34)
-    pointers = np.frombuffer(index, np.int64, sequences, 34 + lengths.nbytes)
-    ends = np.frombuffer(index, np.int64, documents, 34 + lengths.nbytes + pointers.nbytes)
-    assert len(index) == 34 + lengths.nbytes + pointers.nbytes + ends.nbytes
-    assert ends.tolist() == list(range(documents))
-    tokens = prefix.with_suffix(".bin").read_bytes()
-    assert len(tokens) == lengths.sum() * np.dtype(kind).itemsize
-    return [
-        np.frombuffer(tokens, kind, length, pointer).tolist() for length, pointer in zip(lengths, pointers, strict=True)
-    ]
 
 
 @pytest.fixture(params=[400, 70_000], ids=["two bytes", "four bytes"])
@@ -66,9 +36,11 @@ def expected(tokenizer_file):
     return [[*loaded.encode(text).ids, end] for text in TEXTS]
 
 
-def write(folder, one, texts):
+def write(folder, file, texts, kind="megatron"):
     documents = iter([{"text": text, "id": str(row)} for row, text in enumerate(texts)])
-    write_tokens(documents, Tokenizer(one), one.format, folder, "00000")
+    tokenizer = Tokenizer(str(file))
+    write_tokens(documents, tokenizer, kind, folder, "00000")
+    return tokenizer
 
 
 def test_a_missing_package_is_named(monkeypatch):
@@ -79,8 +51,7 @@ def test_a_missing_package_is_named(monkeypatch):
 
 def test_megatron_files_hold_every_document(tokenizer, tmp_path):
     file, size = tokenizer
-    write(tmp_path / "files", settings(file), TEXTS)
-    assert Tokenizer(settings(file)).token_bytes == size
+    assert write(tmp_path / "files", file, TEXTS).token_bytes == size
     assert read_megatron(tmp_path / "files" / "00000") == expected(file)
 
 
@@ -88,7 +59,7 @@ def test_nanotron_files_are_read_by_datatrove(tokenizer, tmp_path):
     from datatrove.utils.dataset import DatatroveFolderDataset
 
     file, size = tokenizer
-    write(tmp_path / "files", settings(file, format="nanotron"), TEXTS)
+    write(tmp_path / "files", file, TEXTS, "nanotron")
     tokens = expected(file)
     ends = np.cumsum([len(document) for document in tokens])
     assert np.fromfile(tmp_path / "files" / "00000.ds.index", np.uint64).tolist() == ends.tolist()
@@ -99,15 +70,32 @@ def test_nanotron_files_are_read_by_datatrove(tokenizer, tmp_path):
     assert (tmp_path / "files" / "00000.ds.metadata").read_text().startswith(f"tokenizer.json|{size}\n{ends[-1]}\n")
 
 
+def with_end(folder, file, named):
+    """Return a tokenizer whose configuration names the token at the end."""
+    folder.mkdir(exist_ok=True)
+    (folder / "tokenizer.json").write_bytes(file.read_bytes())
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": named}))
+    return Tokenizer(str(folder))
+
+
 def test_the_token_at_the_end_is_the_tokenizers_own(tmp_path, tokenizer_file):
-    assert Tokenizer(settings(tokenizer_file)).end_token == "<|endoftext|>"
-    save_tokenizer(tmp_path / "model" / "tokenizer.json")
-    for named in ("</s>", {"content": "</s>", "lstrip": False}):
-        (tmp_path / "model" / "tokenizer_config.json").write_text(json.dumps({"eos_token": named}))
-        tokenizer = Tokenizer(settings(tmp_path / "model"))
-        assert tokenizer.end_token == "</s>"
-        assert tokenizer.loaded.encode("a").ids[-1] == 1
-    assert Tokenizer(settings(tmp_path / "model", end_token="<|endoftext|>")).loaded.encode("a").ids[-1] == 0
+    assert Tokenizer(str(tokenizer_file)).end_token == "<|endoftext|>"
+    for named, token, number in (("</s>", "</s>", 1), ({"content": "</s>"}, "</s>", 1), (None, "<|endoftext|>", 0)):
+        tokenizer = with_end(tmp_path, tokenizer_file, named)
+        assert tokenizer.end_token == token
+        assert tokenizer.loaded.encode("a").ids[-1] == number
+
+
+def test_the_token_of_a_tokenizer_on_the_hub_is_its_own(tmp_path, tokenizer_file, monkeypatch):
+    (tmp_path / "hub").mkdir()
+    with HubServer(tmp_path / "hub") as hub:
+        ask_only(hub.url, monkeypatch, tmp_path)
+        for owner, config in (("me", b'{"eos_token": "</s>"}'), ("openai-community", b"{}")):
+            hub.write(f"{owner}/small/main", "tokenizer.json", tokenizer_file.read_bytes())
+            hub.write(f"{owner}/small/main", "tokenizer_config.json", config)
+        for name in ("me/small", "hf://me/small", "hf://me/small/tokenizer.json"):
+            assert Tokenizer(name).end_token == "</s>"
+        assert Tokenizer("small").end_token == "<|endoftext|>"
 
 
 HOSTILE = ["<|endoftext|>", "", "a<|endoftext|></s>\n\n</s>", "</s>", "  two  spaces ", "<|endoftext|>" * 9]
@@ -120,7 +108,7 @@ def test_a_document_ends_once_whatever_its_text_spells(kind, tokenizer_file, tmp
     plain = Loaded.from_str(json.dumps(content | {"added_tokens": [] if kind == "a word of the model" else added}))
     plain.add_tokens(["  "])
     plain.save(str(tmp_path / "tokenizer.json"))
-    write(tmp_path / "files", settings(tmp_path), HOSTILE)
+    write(tmp_path / "files", tmp_path, HOSTILE)
     [file] = (tmp_path / "files").glob("*.bin")
     tokens = np.fromfile(file, np.uint16).tolist()
     end, spaces = plain.token_to_id("<|endoftext|>"), plain.token_to_id("  ")
@@ -136,19 +124,23 @@ def test_a_tokenizer_that_cannot_be_used_says_why(tmp_path, tokenizer_file):
     loaded.decoder = decoders.ByteLevel()
     loaded.save(str(tmp_path / "whole.json"))
     (tmp_path / "tokenizer.json").write_text("{}")
-    for one, error, message in (
-        (settings(tmp_path / "none.json"), ModelNotFoundError, "does not exist"),
-        (settings("folder/of/nothing"), SettingsError, r"give a tokenizer\.json"),
-        (settings(tmp_path), TokenizerError, r"must be a tokenizer\.json"),
-        (settings(tokenizer_file, end_token="<eos>"), TokenizerError, "set end_token"),
-        (
-            settings(tmp_path / "whole.json", end_token="\u010a"),  # a line feed
-            TokenizerError,
-            "finds '\u010a' in texts, too: set end_token to one of its special",
-        ),
+    for name, error, message in (
+        (tmp_path / "none.json", ModelNotFoundError, "does not exist"),
+        ("folder/of/nothing", SettingsError, r"give a tokenizer\.json"),
+        (tmp_path, TokenizerError, r"must be a tokenizer\.json"),
     ):
         with pytest.raises(error, match=message):
-            _ = Tokenizer(one).loaded
+            _ = Tokenizer(str(name)).loaded
+    for file, named, message in (
+        (tokenizer_file, "<eos>", "has no token '<eos>': write the one that ends a text as eos_token into the"),
+        (
+            tmp_path / "whole.json",
+            "\u010a",
+            "finds '\u010a' in texts, too: write one of its special tokens",
+        ),
+    ):  # the second is a line feed
+        with pytest.raises(TokenizerError, match=message):
+            _ = with_end(tmp_path / "model", file, named).loaded
 
 
 def test_a_long_text_is_not_cut_and_nothing_is_padded(tokenizer_file, tmp_path):
@@ -156,6 +148,6 @@ def test_a_long_text_is_not_cut_and_nothing_is_padded(tokenizer_file, tmp_path):
     loaded.enable_truncation(8)
     loaded.enable_padding(length=8)
     loaded.save(str(tmp_path / "tokenizer.json"))
-    long, short = Tokenizer(settings(tmp_path)).loaded.encode_batch(["a b c d e f g h i j k l", "a"])
+    long, short = Tokenizer(str(tmp_path)).loaded.encode_batch(["a b c d e f g h i j k l", "a"])
     assert len(long.ids) > 12
     assert len(short.ids) == 2
