@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from fineweb_mask.models.columns import BEYOND, KEPT_TYPES, common_type, is_text, kept_type, locate
 from fineweb_mask.models.errors import SettingsError
-from fineweb_mask.models.losses import names_groups
 from fineweb_mask.models.names import alike, find
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.schemas import FINEWEB, MEASURED, RESERVED_COLUMNS, ROW, SOURCE_ROW, documents_schema
@@ -260,9 +259,9 @@ def check_columns(settings: PipelineSettings, shards: Sequence[SourceShard]) -> 
             raise ColumnError(
                 f"{key}: no document will have a column {column!r}, it may be one of {', '.join(spelled or others)}"
             )
-        if key.startswith("report.by") and not names_groups(kind):
+        if key.startswith("report.by") and pa.types.is_nested(kind):
             raise ColumnError(
-                f"{key}: {column!r} must hold text, whole numbers or booleans, its type is {kind}: name another"
+                f"{key}: {column!r} must hold one value for each document, its type is {kind}: name another"
             )
         if key.startswith("quality.scorers") and is_text(kind):
             raise ColumnError(f"{key}: {column!r} must hold numbers, its type is {kind}: name another")

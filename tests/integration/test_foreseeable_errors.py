@@ -41,7 +41,6 @@ ingest: {min_chars: 20}
 quality: {scorers: [{kind: column, column: grade}]}
 embedding: {static_dimensions: 16}
 selection: {select_ratio: 0.25}
-report: {sample: 50}
 """
 
 

@@ -44,7 +44,6 @@ ingest: {{min_chars: 20}}
 quality: {{scorers: [{{kind: fasttext, labels: {{path: {labels}, threshold: 3}}}}]}}
 embedding: {{static_dimensions: 16}}
 selection: {{select_ratio: 0.25}}
-report: {{sample: 50}}
 """
 
 

@@ -23,7 +23,8 @@ def recipe(tmp_path, make_parquet, make_document):
     """Settings over a damaged file and two good ones, of which only the last has a column `site`."""
     (tmp_path / "a.parquet").write_bytes(b"damaged")
     make_parquet(tmp_path / "b.parquet", [make_document(0)])
-    make_parquet(tmp_path / "c.parquet", [make_document(1, site="x", Page=3)], (pa.field("site", pa.string()),))
+    further = (pa.field("tags", pa.list_(pa.string())), pa.field("site", pa.string()))
+    make_parquet(tmp_path / "c.parquet", [make_document(1, site="x", tags=["a"], Page=3)], further)
 
     def build(extra_columns: Any = "all", **sections: Any) -> tuple[PipelineSettings, list[SourceShard]]:
         settings = PipelineSettings.model_validate(
@@ -49,7 +50,10 @@ def recipe(tmp_path, make_parquet, make_document):
         ({"ingest": {"copies": {"exempt": {"Sit": ["a"]}}}}, r"ingest\.copies\.exempt: .* 'Sit'"),
         ({"quality": {"by": "sit", "scorers": []}}, r"quality\.by: .* 'sit'"),
         ({"report": {"by": ["site", "kind"]}}, r"report\.by\.1: .* 'kind', it may be one of id, .*site$"),
-        ({"report": {"by": ["language_score"]}}, r"report\.by\.0: 'language_score' must hold text, whole numbers or b"),
+        (
+            {"report": {"by": ["tags"]}},
+            r"report\.by\.0: 'tags' must hold one value for each document, its type is list",
+        ),
         ({"score": "grade"}, r"quality\.scorers\.0\.column: .* 'grade'"),
     ],
 )
