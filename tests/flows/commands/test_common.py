@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from concurrent.futures import CancelledError
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,7 @@ def test_a_function_with_an_answer_is_a_command(arguments, code, said):
         (KeyboardInterrupt(), RESUME, 130, "interrupted; run the same command again to resume"),
         (KeyboardInterrupt(), "stopped; nothing is lost", 130, "stopped; nothing is lost"),
         (KeyboardInterrupt(), None, 130, "interrupted"),
+        (CancelledError(), None, 130, "interrupted"),
         (typer.Exit(WRONG_USAGE), RESUME, WRONG_USAGE, ""),
         (ValueError("broken\nSee:\nhttps://example.org"), None, FAILED, f"{BUG}broken See: https://example.org"),
     ],

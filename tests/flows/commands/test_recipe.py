@@ -44,26 +44,13 @@ def test_what_is_wrong_is_said_with_its_key():
 
 
 def test_a_docstring_is_the_help_of_a_command_and_of_its_options():
-    def work(settings, count=1):
-        """Do it.
-
-        Example: do it
-
-        Parameters
-        ----------
-        settings
-            The recipe.
-        count
-            How often,
-            at most.
-
-        Raises
-        ------
-        ValueError
-            Never.
-        """
-
-    assert told_in(work) == ("Do it.\n\nExample: do it", {"settings": "The recipe.", "count": "How often, at most."})
+    said, helps = told_in(fm.compare)
+    assert said.splitlines()[2].startswith("Example: fineweb-mask compare ")
+    assert list(helps) == ["settings", "variants", "lambs", "label_column", "targets"]
+    assert (
+        helps["lambs"] == "Weights of quality to select by, too: 0,0.3,1 or 0:1:0.1 (from:to:step). One is recommended."
+    )
+    assert helps["targets"].endswith("(repeatable); a name may stand before it: NAME=FILE.")
 
 
 def test_what_is_asked_for_is_checked_before_anything_is_started():
