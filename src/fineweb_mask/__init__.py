@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fineweb_mask.flows.commands.compare import compare
     from fineweb_mask.flows.commands.run import curate
     from fineweb_mask.flows.compare import CompareSummary
-    from fineweb_mask.flows.ledger.diff import diff
+    from fineweb_mask.flows.ledger import diff
     from fineweb_mask.flows.opened import OpenedWorkspace
     from fineweb_mask.flows.opened import open_workspace as open  # noqa: A004 - fineweb_mask.open, as gzip.open
     from fineweb_mask.flows.recipe import load_recipe
@@ -73,7 +73,7 @@ _MODULES = {
     "flows.commands.compare": ("compare",),
     "flows.commands.run": ("curate",),
     "flows.compare": ("CompareSummary",),
-    "flows.ledger.diff": ("diff",),
+    "flows.ledger": ("diff",),
     "flows.opened": ("OpenedWorkspace", "open_workspace"),
     "flows.recipe": ("load_recipe",),
     "flows.summary": ("RunSummary",),

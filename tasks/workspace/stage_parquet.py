@@ -1,17 +1,14 @@
-"""Write a stage's Parquet files with its key in the footer, and check whether they are current.
-
-Guarantees: a file is current only if the key in its footer equals the key of the file that would be built now. A file
-with damaged pages is current until it is read; the read then fails, and the run builds the file again.
+"""Write a stage's Parquet files with its key in the footer, and read rows and columns of them.
 
 Named arrays are written as such a file, too: one row for each array, exactly as it is.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,9 +19,7 @@ from numpy.typing import NDArray
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.schemas import ARRAYS, DUPLICATES
 from fineweb_mask.tasks.storage.atomic import atomic_write
-from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_metadata, read_table
-from fineweb_mask.tasks.storage.remote.copies import size_of
-from fineweb_mask.tasks.storage.remote.errors import RemoteError
+from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_table
 from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile, StageKey
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -87,34 +82,23 @@ def stage_file_writer(
 def write_arrays(
     path: Path,
     key: StageKey,
-    arrays: Mapping[str, NDArray[Any]] | Iterable[tuple[str, NDArray[Any]]],
+    arrays: Mapping[str, NDArray[Any]],
     details: Mapping[str, Any],
 ) -> None:
-    """Write arrays by name, one after the other, and details; equal ones give equal bytes.
-
-    Those with the same prefix, up to the first `/`, can be read without the others.
-    """
+    """Write arrays by name, one after the other, and details; equal ones give equal bytes."""
     with stage_file_writer(path, ARRAYS, key, use_dictionary=False) as writer:
-        before = None
-        for name, array in arrays.items() if isinstance(arrays, Mapping) else arrays:
-            prefix = name.partition("/")[0]
-            if prefix != before:
-                writer.flush()
-            before = prefix
+        for name, array in arrays.items():
+            writer.flush()
             columns = [[name], [array.dtype.str], [list(array.shape)], [np.ascontiguousarray(array).tobytes()]]
             writer.write(pa.record_batch(columns, schema=ARRAYS))
         writer.details = dict(details)
 
 
-def read_arrays(path: Path, prefix: str | None = None) -> dict[str, NDArray[Any]]:
-    """Read the arrays, or those with a prefix; they can be written to."""
+def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """Read the arrays; they can be written to."""
     found: dict[str, NDArray[Any]] = {}
     with VerifiedFile(path, pre_buffer=True) as file:
-        groups = list(range(file.metadata.num_row_groups))
-        if prefix is not None:
-            first = [file.metadata.row_group(group).column(0).statistics.min for group in groups]
-            groups = [group for group in groups if first[group].partition("/")[0] == prefix]
-        for batch in file.iter_batches(1, row_groups=groups):
+        for batch in file.iter_batches(1):
             [(name, kind, shape, content)] = zip(*(column.to_pylist() for column in batch.columns), strict=True)
             found[name] = np.frombuffer(content, dtype=kind).reshape(shape).copy()
     return found
@@ -146,11 +130,6 @@ def take_rows(path: Path, rows: NDArray[np.int64], columns: Sequence[str] | None
                     places = pc.indices_nonzero(pc.is_in(table[number], pa.array(rows[first:last], table[number].type)))
                     parts.append(table.select(wanted).take(places))
     return pa.concat_tables(parts)
-
-
-def documents_of(workspace: Workspace, file: StageFile, rows: NDArray[np.int64], columns: Sequence[str]) -> pa.Table:
-    """Return ascending `rows`, (n,), of a shard's documents, with the `columns` that the shard has."""
-    return take_rows(workspace.resolve(file), rows, columns)
 
 
 def duplicate_rows(workspace: Workspace, duplicates: StageFile) -> NDArray[np.uint32]:
@@ -190,49 +169,3 @@ def kept_batches(
         kept = batch.filter(pa.array(is_kept[batch["row"].to_numpy()])) if len(dropped) else batch
         if kept.num_rows:
             yield kept
-
-
-class StageFooter(NamedTuple):
-    """What a stage's file says of itself."""
-
-    rows: int
-    key: StageKey
-    details: dict[str, Any]
-
-
-def read_stage_footer(path: Path) -> StageFooter | None:
-    """Return what a stage wrote to the footer of a file, or None if that is missing, incomplete or of no stage.
-
-    Raises
-    ------
-    RemoteError
-        If the file is at a URL that cannot be read.
-    """
-    try:
-        metadata = read_metadata(path)
-        footer = json.loads((metadata.metadata or {})[FOOTER_KEY])
-        details = footer.pop("details")
-        return StageFooter(metadata.num_rows, StageKey(**footer), details)
-    except FileNotFoundError:
-        return None
-    except RemoteError:
-        raise
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
-
-
-def current_parquet(workspace: Workspace, path: Path, name: str, key: StageKey) -> StageFile | None:
-    """Return a reference to a stage file if it is complete and its footer holds `key`, else None."""
-    footer, size = read_stage_footer(path), size_of(path)
-    if footer is None or size is None or footer.key != key:
-        return None
-    return StageFile(
-        stage=key.stage,
-        name=name,
-        path=workspace.relative(path),
-        rows=footer.rows,
-        bytes=size,
-        fingerprint=key.fingerprint,
-        details=footer.details,
-        cached=True,
-    )
