@@ -17,7 +17,14 @@ from fineweb_mask.tasks.materialize import materialize
 from fineweb_mask.tasks.report import report
 from fineweb_mask.tasks.score import score
 from fineweb_mask.tasks.select import select
-from fineweb_mask.tasks.selection.cells import draw_sample, fit_centres, plan_selection, route
+from fineweb_mask.tasks.selection.cells import (
+    divide_shard,
+    draw_sample,
+    fit_centres,
+    plan_selection,
+    route,
+    select_cell,
+)
 from fineweb_mask.tasks.selection.groups import divide_budget
 from fineweb_mask.tasks.witness.job import measure_teaching
 from fineweb_mask.tasks.workspace.job import ProductJob, StageTask
@@ -39,6 +46,8 @@ PIPELINE: tuple[StageTask, ...] = (
     fit_centres,
     route,
     plan_selection,
+    divide_shard,
+    select_cell,
     fit_targets,
     divide_budget,
     select,

@@ -7,7 +7,15 @@ from fineweb_mask.flows.pipeline.run import Files, PerShard, Run
 from fineweb_mask.tasks.comparison.variants import reads_targets
 from fineweb_mask.tasks.select import SelectJob
 from fineweb_mask.tasks.selection.blocks import grouped
-from fineweb_mask.tasks.selection.cells import FitCentresJob, PlanJob, RouteJob, SampleJob, sample_size
+from fineweb_mask.tasks.selection.cells import (
+    DivideJob,
+    FitCentresJob,
+    PlanJob,
+    RouteJob,
+    SampleJob,
+    cell_jobs,
+    sample_size,
+)
 from fineweb_mask.tasks.selection.groups import SharesJob
 from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.records.counts import Counts, account, why_none_is_left
@@ -119,7 +127,7 @@ def _reasons(run: Run) -> str:
 
 
 def _jobs_by_likeness(run: Run, shards: list[ShardFiles], models: list[str]) -> list[SelectJob]:
-    """Return the jobs that select from cells of documents that are alike, which are found first.
+    """Return the jobs that gather the selections from cells of documents that are alike, which are made first.
 
     What was learned of the corpus in an earlier run stays as it is; shards that have come since are divided by it.
     """
@@ -137,9 +145,17 @@ def _jobs_by_likeness(run: Run, shards: list[ShardFiles], models: list[str]) -> 
     if run.done(planning) is None:
         planning = planning.model_copy(update={"samples": tuple(run.all(samples))})
     plan = run.one(planning)
-    engine, of_shard = run.settings.engine, {file.name: file for file in routes}
-    common |= {"plan": plan, "workers": 1 if engine.kind == "ray" else engine.workers}  # on Ray, a job has one core
-    return [
-        SelectJob(shards=group, routes=tuple(of_shard[shard.name] for shard in group), number=number, **common)
-        for number, group in enumerate(grouped(shards, GROUP_DOCUMENTS, GROUP_SHARDS))
-    ]
+    by_name = {
+        shard.name: DivideJob(shard=shard, route=file, **common) for shard, file in zip(shards, routes, strict=True)
+    }
+    selecting = []
+    for number, group in enumerate(grouped(shards, GROUP_DOCUMENTS, GROUP_SHARDS)):
+        divided = [by_name[shard.name] for shard in group]
+        cells = cell_jobs(run.root, settings, number, divided, plan)
+        job = SelectJob(shards=group, cells=tuple(cell.reference() for cell in cells), **common)
+        if run.done(job) is None:
+            missing = {file.name for cell in cells if run.done(cell) is None for file in cell.divided}
+            run.all([one for one in divided if one.name in missing])
+            run.all(cells)
+        selecting.append(job)
+    return selecting

@@ -31,6 +31,7 @@ from fineweb_mask.tasks.selection.blocks import (
     Group,
     block_key,
     call_with,
+    chosen_of,
     select_block,
 )
 from fineweb_mask.tasks.source.discovery import SourceShard, find_files
@@ -288,7 +289,7 @@ def select_variant(job: VariantJob) -> None:
         if selection is not None:  # in means over what J is a mean over
             tokens = block.tokens if job.settings.budget_by == "tokens" else None
             measures = measured(block.vectors, block.quality, selection.indices, device=device, tokens=tokens)
-        group.enter(block, selection, measures=measures)
+        group.enter(chosen_of(block, selection, measures=measures))
     group.write()
 
 

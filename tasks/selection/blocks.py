@@ -154,6 +154,32 @@ class Block(NamedTuple):
         return self._replace(name=name, groups=None, also=also, **own)
 
 
+class Chosen(NamedTuple):
+    """What was selected from a block."""
+
+    told: dict[str, Any]  # what the reports need of it
+    rows: NDArray[np.int64]
+    selected: NDArray[np.bool_]  # (rows,), as is the next
+    inclusion: NDArray[np.float32]
+
+
+def chosen_of(block: Block, selection: "Selection | None", **more: object) -> Chosen:
+    """Return what was selected from a block, None for nothing, with `more` that the reports need of it."""
+    selected, inclusion = np.zeros(len(block.rows), dtype=bool), np.zeros(len(block.rows), dtype=np.float32)
+    if selection is not None:
+        selected[selection.indices], inclusion = True, selection.inclusion
+    told = {
+        "name": block.name,
+        "documents": len(block.rows),
+        "selected": int(selected.sum()),
+        "tokens": int(block.tokens.sum()),
+        "tokens_selected": int(block.tokens[selected].sum()),
+        **{name: getattr(selection, name, None) for name in PROOF},
+        "terms": {} if selection is None else selection.terms,
+    }
+    return Chosen(told | more, block.rows, selected, inclusion)
+
+
 class Group:
     """A group of shards, one after the other: what a selection reads of them, the vectors aside, and their masks.
 
@@ -209,22 +235,12 @@ class Group:
                 yield slice(first + places.start, first + places.stop), part
             start += shard.rows
 
-    def enter(self, block: Block, selection: "Selection | None", **more: object) -> None:
-        """Enter what was selected from a block, None for nothing, and `more` that the reports need of it."""
-        chosen = slice(0) if selection is None else selection.indices
-        self._selected[block.rows[chosen]] = True
-        self._inclusion[block.rows] = 0 if selection is None else selection.inclusion
-        self._names[block.rows] = block.name
-        described = {
-            "name": block.name,
-            "documents": len(block.rows),
-            "selected": len(block.rows[chosen]),
-            "tokens": int(block.tokens.sum()),
-            "tokens_selected": int(block.tokens[chosen].sum()),
-            **{name: getattr(selection, name, None) for name in PROOF},
-            "terms": {} if selection is None else selection.terms,
-        }
-        self._blocks.append(described | more)
+    def enter(self, chosen: Chosen) -> None:
+        """Enter what was selected from a block, by the rows of the group."""
+        self._selected[chosen.rows] = chosen.selected
+        self._inclusion[chosen.rows] = chosen.inclusion
+        self._names[chosen.rows] = chosen.told["name"]
+        self._blocks.append(chosen.told)
 
     def write(self) -> None:
         """Write the masks, one file for each shard, with what the reports need of each block.

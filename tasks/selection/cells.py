@@ -6,18 +6,17 @@ The steps, in the order in which they depend on each other (models/selection/cel
 2. `fit_centres`: where the cells are. Kept in `fitted/` while the corpus grows, until a refit.
 3. `route`: the cell of each document of a shard.
 4. `plan_selection`: how much each cell gives, and what ties the cells together. Kept, too.
-5. `select_cells`: the selections from the cells of a group of shards, in a `SelectJob`.
+5. `divide_shard`: a shard's vectors by cell, so that a cell is read from the places that hold it.
+6. `select_cell`: the selection from one cell of a group of shards.
 
-A group is some hundred shards, so that new shards leave the masks of others alone.
+`SelectJob` then writes the masks of the group. A group is some hundred shards, so that no file is read by more jobs
+than there are cells; new shards change only the cells that they have documents in.
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -25,32 +24,33 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fineweb_mask.models.errors import DataError
-from fineweb_mask.models.runtime.progress import track, track_by_size
-from fineweb_mask.models.runtime.stopping import raise_if_stopped
+from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.schemas import ROUTES
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.inference.gpu import gpu_slot, torch_device
 from fineweb_mask.tasks.selection.blocks import (
     Block,
-    Group,
+    Chosen,
     PreparingJob,
     block_key,
     call_with,
+    chosen_of,
     inputs_of,
 )
 from fineweb_mask.tasks.selection.inputs.shard_documents import PART_ROWS, random_keys, read_columns, read_vectors
 from fineweb_mask.tasks.storage.parquet import read_table
-from fineweb_mask.tasks.storage.remote.copies import default_scratch
-from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, stage_task
+from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, StageJob, stage_task
+from fineweb_mask.tasks.workspace.listing import read_footer
 from fineweb_mask.tasks.workspace.references import StageFile, digest
 from fineweb_mask.tasks.workspace.stage_parquet import read_arrays, stage_file_writer, write_arrays
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
-    from fineweb_mask.models.selection.block import Selection
     from fineweb_mask.models.selection.cells import Plan
 
 SAMPLE, OF_EACH_CELL, LARGEST_SAMPLE = 32_768, 64, 131_072  # documents: at least, for each cell, at most
+COLUMNS = ("rows", "vectors", "quality", "tokens")  # of the documents of a cell, as `Block` has them
+CHOSEN = ("shard", "rows", "selected", "inclusion")  # of what is selected from a part of a cell
 ARRAYS = ("rates", "vectors", "costs", "cells", "standard")  # of a plan
 
 
@@ -234,72 +234,124 @@ def read_plan(workspace: Workspace, file: StageFile) -> "Plan":
     return Plan(details["rate"], details["total"], ranges, **arrays)
 
 
-def select_cells(
-    group: Group, planned: StageFile, routes: Sequence[StageFile], *, number: int, workers: int
-) -> "Iterator[tuple[Block, Selection | None]]":
-    """Yield the cells of a group of shards, in parts no larger than a block, and what is selected from each.
+class DivideJob(PreparingJob):
+    """Write a shard's documents by cell."""
 
-    The vectors lie by cell in a temporary file; those of the blocks that are yielded are left out.
+    stage: ClassVar[Stage] = Stage("divide_shard", version=1, label="select", folders=("divided",), interim=True)
+    route: StageFile
 
-    Parameters
-    ----------
-    group
-        What is selected from.
-    planned, routes
-        What `plan_selection` and, of the group's shards, `route` wrote.
-    number
-        The group's, which is in the names of its cells.
-    workers
-        Cells that are selected from at once.
-    """
+    def depends_on(self) -> Dependencies:
+        """Return the cells, and the shard's scores, vectors and duplicates."""
+        return Dependencies(settings=None, inputs=[self.route.fingerprint, *inputs_of(self.shard)])
+
+
+@stage_task
+def divide_shard(job: DivideJob) -> None:
+    """Write the rows, vectors, quality and tokens of the documents of each cell."""
+    columns = read_columns(job.workspace, job.shard)
+    cells = read_table(job.workspace.resolve(job.route))["cell"].fill_null(-1).to_numpy()
+    rows = columns.candidate.nonzero()[0]
+
+    def arrays() -> Iterator[tuple[str, NDArray[Any]]]:
+        parts = read_vectors(job.workspace, job.shard, rows, PART_ROWS)
+        for number, (places, vectors) in enumerate(parts):
+            own = rows[places]
+            order = np.argsort(cells[own], kind="stable")
+            edges = np.flatnonzero(np.diff(cells[own][order], prepend=-1, append=-1))
+            for start, stop in pairwise(edges):
+                at = order[start:stop]
+                part: dict[str, NDArray[Any]] = {
+                    "rows": own[at],
+                    "vectors": vectors[at],
+                    "quality": columns.quality[own[at]],
+                    "tokens": columns.tokens[own[at]],
+                }
+                yield from ((f"{cells[own[at[0]]]}/{number}/{name}", array) for name, array in part.items())
+
+    write_arrays(job.output, job.key, arrays(), {})
+
+
+class CellJob(StageJob):
+    """Select from a cell of a group of shards, in parts no larger than a block."""
+
+    stage: ClassVar[Stage] = Stage("select_cell", version=6, label="select", folders=("chosen",), interim=True)
+    shard_names: ClassVar[list[str]] = []  # a later job selects from them
+    settings: PipelineSelectionSettings
+    cell: int
+    group: int  # the number of the group, which is in the names of its blocks
+    divided: list[StageFile]  # of the shards that have documents in the cell, in their order
+    plan: StageFile
+    budget: int
+
+    @property
+    def name(self) -> str:
+        """The name of the block that the cell is."""
+        return f"cell-{self.cell}" + (f" of group {self.group}" if self.group else "")
+
+    @property
+    def uses_gpu(self) -> bool:
+        """Whether a GPU makes the job faster."""
+        return self.settings.device != "cpu"
+
+    def depends_on(self) -> Dependencies:
+        """Return the settings, the cell's budget and plan, and the shards."""
+        settings = [block_key(self.settings, "select_ratio"), self.name, self.budget, self.settings.block_size]
+        return Dependencies(settings=settings, inputs=[file.fingerprint for file in (self.plan, *self.divided)])
+
+
+@stage_task
+def select_cell(job: CellJob) -> None:
+    """Write what was selected from each part of a cell."""
     from fineweb_mask.models.selection.cells import select_from_cell
 
-    job, settings = group.job, group.job.settings
-    plan = read_plan(job.workspace, planned)
-    found = [read_table(job.workspace.resolve(file))["cell"].fill_null(-1).to_numpy() for file in routes]
-    cells = np.concatenate(found)
-    order = np.argsort(cells, kind="stable")[np.count_nonzero(cells < 0) :]
-    costs = group.tokens if settings.budget_by == "tokens" else np.ones_like(group.tokens)
-    parts = list[tuple[str, int, slice, int]]()  # the name of a block, its cell, where it is in the order, its budget
-    for start, stop in pairwise(np.flatnonzero(np.diff(cells[order], prepend=-1, append=-1))):
-        cell, slices = int(cells[order[start]]), math.ceil((stop - start) / settings.block_size)
-        name = f"cell-{cell}" + (f" of group {number}" if number else "")
-        edges = np.linspace(0, stop - start, slices + 1).round().astype(int)
-        spent = np.concatenate([[0], costs[order[start:stop]].cumsum()])[edges]
-        budgets = np.diff((round(plan.rates[cell] * int(spent[-1])) * (spent / spent[-1])).round().astype(int))
-        for part, (first, last) in enumerate(pairwise((start + edges).tolist())):
-            own = f"{name}#{part}" if slices > 1 else name
-            parts.append((own, cell, slice(first, last), int(budgets[part])))
-
-    with _by_cell(group, order) as vectors, ThreadPoolExecutor(workers) as threads:
-
-        def solved(part: tuple[str, int, slice, int]) -> "tuple[Block, Selection | None]":
-            raise_if_stopped()
-            name, cell, places, budget = part
-            rows, selection = order[places], None
-            block = Block(name, rows, np.array(vectors[places]), group.quality[rows], group.tokens[rows])
-            if budget >= costs[rows].min():
-                own = settings.model_copy(update={"budget": budget})
-                selection = call_with(block, select_from_cell, own, plan, cell)
-            return block._replace(vectors=vectors[:0]), selection
-
-        yield from track_by_size("cells", threads.map(solved, parts), len(parts), lambda _: 1, part=(0, 1))
+    plan, found = read_plan(job.workspace, job.plan), {name: list[NDArray[Any]]() for name in ("shard", *COLUMNS)}
+    for number, file in enumerate(track("shards", job.divided)):
+        for name, array in read_arrays(job.workspace.resolve(file), str(job.cell)).items():
+            found[column := name.rpartition("/")[2]].append(array)
+            if column == "rows":
+                found["shard"].append(np.full(len(array), number))
+    shard, rows, vectors, quality, tokens = (np.concatenate(found.pop(name)) for name in ("shard", *COLUMNS))
+    slices = math.ceil(len(rows) / job.settings.block_size)
+    edges = np.linspace(0, len(rows), slices + 1).round().astype(int)
+    costs = tokens if job.settings.budget_by == "tokens" else np.ones_like(tokens)
+    spent = np.concatenate([[0], costs.cumsum()])[edges]
+    budgets = np.diff((job.budget * (spent / spent[-1])).round().astype(int)).tolist()
+    arrays, blocks = dict[str, NDArray[Any]](), []
+    for number, (start, stop) in enumerate(pairwise(edges)):
+        own, name = slice(start, stop), f"{job.name}#{number}" if slices > 1 else job.name
+        block, selection = Block(name, rows[own], vectors[own], quality[own], tokens[own]), None
+        if budgets[number] >= costs[own].min():
+            settings = job.settings.model_copy(update={"budget": budgets[number]})
+            selection = call_with(block, select_from_cell, settings, plan, job.cell)
+        chosen = chosen_of(block, selection)
+        blocks.append(chosen.told)
+        part = {"shard": shard[own], "rows": chosen.rows, "selected": chosen.selected, "inclusion": chosen.inclusion}
+        arrays |= {f"{number}/{name}": array for name, array in part.items()}
+    write_arrays(job.output, job.key, arrays, {"blocks": blocks, "shards": [file.name for file in job.divided]})
 
 
-@contextmanager
-def _by_cell(group: Group, order: NDArray[np.int64]) -> Iterator[NDArray[np.float16]]:
-    """Yield the vectors of some rows of a group in another order, (n, d), which need not fit into memory."""
-    places = np.empty(len(group.candidate), dtype=np.int64)
-    places[order] = np.arange(len(order))
-    rows, dimensions = np.sort(order), 0
-    default_scratch().mkdir(parents=True, exist_ok=True)
-    with TemporaryFile(prefix="vectors-", dir=default_scratch()) as file:
-        for part, vectors in group.vectors(rows, PART_ROWS):
-            at, dimensions = places[rows[part]], vectors.shape[1]
-            ordered = np.argsort(at)
-            for run in np.split(ordered, np.flatnonzero(np.diff(at[ordered]) > 1) + 1):
-                file.seek(int(at[run[0]]) * dimensions * vectors.itemsize)
-                file.write(vectors[run].tobytes())
-        file.flush()
-        shape = (len(order), dimensions)
-        yield np.memmap(file, np.float16, "r", shape=shape) if len(order) else np.empty(shape, np.float16)
+def read_cell(workspace: Workspace, file: StageFile, starts: Mapping[str, int]) -> Iterator[Chosen]:
+    """Read what `select_cell` wrote, by the rows of the group, in which each shard starts at a row."""
+    path = workspace.resolve(file)
+    footer = read_footer(path)
+    assert footer is not None  # noqa: S101 - the file was built by a stage
+    first = np.array([starts[name] for name in footer.details["shards"]])
+    for number, told in enumerate(footer.details["blocks"]):
+        part = read_arrays(path, str(number))
+        shard, rows, selected, inclusion = (part[f"{number}/{name}"] for name in CHOSEN)
+        yield Chosen(told, first[shard] + rows, selected, inclusion)
+
+
+def cell_jobs(
+    root: str, settings: PipelineSelectionSettings, number: int, divided: Sequence[DivideJob], plan: StageFile
+) -> list[CellJob]:
+    """Return the jobs of the cells of a group of shards; a cell of no budget has one, too."""
+    rates = plan.details["rates"]
+    sizes = sizes_of_cells(settings, [job.route for job in divided], len(rates))
+    held: dict[int, list[StageFile]] = {}
+    for job in divided:
+        for cell in job.route.details["documents"]:
+            held.setdefault(int(cell), []).append(job.reference())
+    common: dict[str, Any] = {"root": root, "settings": settings, "group": number, "plan": plan}
+    budgets = {cell: round(rates[cell] * int(sizes[cell])) for cell in held}
+    return [CellJob(cell=cell, divided=held[cell], budget=budgets[cell], **common) for cell in sorted(held)]

@@ -4,7 +4,7 @@ Named arrays are written as such a file, too: one row for each array, exactly as
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -82,23 +82,30 @@ def stage_file_writer(
 def write_arrays(
     path: Path,
     key: StageKey,
-    arrays: Mapping[str, NDArray[Any]],
+    arrays: Mapping[str, NDArray[Any]] | Iterable[tuple[str, NDArray[Any]]],
     details: Mapping[str, Any],
 ) -> None:
-    """Write arrays by name, one after the other, and details; equal ones give equal bytes."""
+    """Write arrays by name, one after the other, and details; equal ones give equal bytes.
+
+    Those with the same prefix, up to the first `/`, can be read without the others.
+    """
     with stage_file_writer(path, ARRAYS, key, use_dictionary=False) as writer:
-        for name, array in arrays.items():
+        for name, array in arrays.items() if isinstance(arrays, Mapping) else arrays:
             writer.flush()
             columns = [[name], [array.dtype.str], [list(array.shape)], [np.ascontiguousarray(array).tobytes()]]
             writer.write(pa.record_batch(columns, schema=ARRAYS))
         writer.details = dict(details)
 
 
-def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """Read the arrays; they can be written to."""
+def read_arrays(path: Path, prefix: str | None = None) -> dict[str, NDArray[Any]]:
+    """Read the arrays, or those with a prefix; they can be written to."""
     found: dict[str, NDArray[Any]] = {}
     with VerifiedFile(path, pre_buffer=True) as file:
-        for batch in file.iter_batches(1):
+        groups = list(range(file.metadata.num_row_groups))
+        if prefix is not None:
+            first = [file.metadata.row_group(group).column(0).statistics.min for group in groups]
+            groups = [group for group in groups if first[group].partition("/")[0] == prefix]
+        for batch in file.iter_batches(1, row_groups=groups):
             [(name, kind, shape, content)] = zip(*(column.to_pylist() for column in batch.columns), strict=True)
             found[name] = np.frombuffer(content, dtype=kind).reshape(shape).copy()
     return found

@@ -65,7 +65,7 @@ def kinds(built):
     return list(dict.fromkeys(name.split()[0] for name in built))
 
 
-STEPS = ["sample", "fit_centres", "route", "plan_selection", "select"]
+STEPS = ["sample", "fit_centres", "route", "plan_selection", "divide_shard", "select_cell", "select"]
 
 
 @pytest.mark.parametrize(("metrics", "by"), [("facility", "tokens"), ({"pairwise": 1, "disf": 1}, "documents")])
@@ -98,7 +98,8 @@ def test_every_candidate_is_in_a_block_no_larger_than_asked_and_the_budget_is_us
 
 def test_a_second_run_does_nothing_also_where_what_leads_to_the_masks_is_gone(base, copied):
     assert selected(*copied, settings_of())[0] == []
-    shutil.rmtree(copied[0].root / "samples")
+    for folder in ("samples", "divided", "chosen"):
+        shutil.rmtree(copied[0].root / folder)
     built, _, again = selected(*copied, settings_of())
     assert built == []
     assert again == base[2][2]
@@ -106,7 +107,7 @@ def test_a_second_run_does_nothing_also_where_what_leads_to_the_masks_is_gone(ba
 
 def test_another_lamb_has_the_same_cells_and_another_plan(copied):
     built, _, _ = selected(*copied, settings_of(lamb=0.8))
-    assert kinds(built) == ["plan_selection", "select"]
+    assert kinds(built) == ["plan_selection", "select_cell", "select"]
 
 
 @pytest.mark.long
@@ -116,9 +117,9 @@ def test_the_order_of_work_does_not_matter_and_a_killed_run_goes_on(base, tmp_pa
     built, _, masks = base[2]
     for seed in range(3):
         with pytest.raises(KeyboardInterrupt):
-            selected(workspace, shards, settings_of(), seed=seed, stop_after=3)
+            selected(workspace, shards, settings_of(), seed=seed, stop_after=4)
     rest, _, again = selected(workspace, shards, settings_of(), seed=7)
-    assert len(rest) == len(built) - 9
+    assert len(rest) == len(built) - 12
     assert again == masks
 
 
@@ -127,8 +128,10 @@ def test_new_documents_change_their_own_cells_alone(base, copied):
     _, before, masks = base[2]
     new = numbers(workspace, "new", 1, seed=9)
     built, after, found = selected(workspace, [*shards, new], settings_of())
-    assert built == ["route new", "select a..new"]
+    assert kinds(built) == ["route", "divide_shard", "select_cell", "select"]
+    [solved] = [name.removeprefix("select_cell ") for name in built if name.startswith("select_cell")]
     [block] = found["new"]["block"].to_pylist()
+    assert block == solved
     for shard in shards:
         tables = (masks[shard.name], found[shard.name])
         others, same = (table.filter(pc.not_equal(table["block"], block)) for table in tables)

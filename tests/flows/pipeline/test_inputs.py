@@ -63,7 +63,6 @@ def test_a_column_is_one_from_the_source_to_the_dataset(tmp_path, corpus):
     recipe, shards = checked(
         tmp_path,
         corpus,
-        ingest={"groups": [kind]},
         materialize={"layout": kind},
         report={"by": ["year", kind]},
     )

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fineweb_mask.models.schemas import MASKS
 from fineweb_mask.models.selection.block import Selection
 from fineweb_mask.models.settings import PipelineSelectionSettings
-from fineweb_mask.tasks.selection.blocks import Group, grouped
+from fineweb_mask.tasks.selection.blocks import Group, chosen_of, grouped
 from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.jobs import select_jobs
@@ -26,7 +26,7 @@ def test_what_is_entered_is_written_row_by_row_and_the_rest_is_in_no_block(tmp_p
     [block] = group.blocks()
     assert block.rows.tolist() == [1, 2, 4, 5]
     inclusion = np.linspace(0, 0.75, 4, dtype=np.float32)
-    group.enter(block, Selection(np.array([0, 3]), inclusion, 1.0, {}, None, None, 0.5), budget=2)
+    group.enter(chosen_of(block, Selection(np.array([0, 3]), inclusion, 1.0, {}, None, None, 0.5), budget=2))
     group.write()
     for name, (first, second) in {"a": ((True, 0.0), (False, 0.25)), "b": ((False, 0.5), (True, 0.75))}.items():
         table = pq.read_table(newest(workspace, "masks", name))

@@ -67,3 +67,12 @@ def test_an_array_comes_back(tmp_path, array):
     assert found["one"].flags.writeable
     write_arrays(path, KEY, {}, {})
     assert read_arrays(path) == {}
+
+
+def test_arrays_of_one_prefix_are_read_alone(tmp_path):
+    arrays = {"a/x": np.arange(3), "a/y": np.arange(2), "b/x": np.arange(5)}
+    write_arrays(tmp_path / "file.parquet", KEY, arrays, {})
+    found = {prefix: list(read_arrays(tmp_path / "file.parquet", prefix)) for prefix in "abc"}
+    assert found == {"a": ["a/x", "a/y"], "b": ["b/x"], "c": []}
+    write_arrays(tmp_path / "none.parquet", KEY, {}, {})
+    assert read_arrays(tmp_path / "none.parquet") == {}
