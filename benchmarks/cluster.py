@@ -27,7 +27,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from benchmarks.million import SETTINGS, SHOWN_WITH, STAGES, make_corpus
 from benchmarks.tables import show
 from fineweb_mask.flows.cluster.cluster import RayCluster
-from fineweb_mask.flows.curate import curate
+from fineweb_mask.flows.deployed import curate
 from fineweb_mask.flows.display.prefect_ui import PrefectUi
 from fineweb_mask.flows.pipeline.fit import PretrainedModels
 from fineweb_mask.flows.pipeline.run import Run

@@ -174,7 +174,7 @@ def run_measured(arguments: argparse.Namespace) -> None:
     import fineweb_mask.models.selection.selector
     import fineweb_mask.tasks.reporting.page  # noqa: F401
     from fineweb_mask.flows.cli import app
-    from fineweb_mask.flows.curate import curate  # noqa: F401 - the flow, which Prefect is imported for
+    from fineweb_mask.flows.deployed import curate  # noqa: F401 - the flow, which Prefect is imported for
 
     imports, started = status_mib("VmRSS"), time.perf_counter()
     if app(arguments.arguments, standalone_mode=False):

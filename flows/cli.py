@@ -19,12 +19,12 @@ from fineweb_mask.flows.commands.compare import compare
 from fineweb_mask.flows.commands.dataset import push, verify
 from fineweb_mask.flows.commands.explore import explore
 from fineweb_mask.flows.commands.export import export
+from fineweb_mask.flows.commands.init import init
 from fineweb_mask.flows.commands.ledger import diff, why
 from fineweb_mask.flows.commands.report import report
 from fineweb_mask.flows.commands.run import run
 from fineweb_mask.flows.commands.select import select
-from fineweb_mask.flows.commands.setup.init import init
-from fineweb_mask.flows.commands.setup.settings import settings
+from fineweb_mask.flows.commands.settings import settings
 from fineweb_mask.flows.commands.sql import sql
 from fineweb_mask.flows.commands.train_quality import train_quality
 from fineweb_mask.flows.commands.tune import tune
@@ -49,7 +49,7 @@ def _root(
 
 COMMANDS: dict[str, tuple[Any, ...]] = {
     "Start": (init, run, status, explore, report),
-    "Decide": (compare, tune),
+    "Decide": (compare.command, tune.command),
     "Result": (sql, why, diff, verify, export, push),
     "Advanced": (settings, select, train_quality, gc),
 }

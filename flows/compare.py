@@ -1,19 +1,16 @@
 """Compare several selections under the same budget, side by side on one page."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from prefect.logging import get_run_logger
 
 from fineweb_mask.flows.curate import prepare
 from fineweb_mask.flows.pipeline.fit import fit_targets
 from fineweb_mask.flows.pipeline.inputs import check_inputs
-from fineweb_mask.flows.pipeline.pages import published
 from fineweb_mask.flows.pipeline.run import Run
-from fineweb_mask.flows.pipeline.start import as_flow, start_run
-from fineweb_mask.flows.recipe import with_overrides
+from fineweb_mask.flows.pipeline.start import published, start_run
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.settings import PipelineSettings
-from fineweb_mask.models.settings.base import Overrides
 from fineweb_mask.tasks.comparison.page import ComparisonJob, check_label_column
 from fineweb_mask.tasks.comparison.variants import (
     USUAL,
@@ -25,6 +22,7 @@ from fineweb_mask.tasks.comparison.variants import (
     read_lambs,
     read_variants,
     reads_targets,
+    split_variants,
 )
 from fineweb_mask.tasks.selection.blocks import Groups, grouped
 from fineweb_mask.tasks.source.discovery import SourceShard
@@ -41,68 +39,48 @@ class CompareSummary(PageSummary):
     recommended_lamb: float | None
 
 
-@as_flow("compare")
+class Asked(NamedTuple):
+    """What a comparison is asked for, found and checked."""
+
+    names: list[str]  # as they were asked for
+    variants: list[Variant]  # with those of the frontier
+    frontier: dict[str, float]  # their lambs
+    label_column: str | None
+    targets: dict[str, list[SourceShard]]
+
+
 def compare(
     settings: PipelineSettings,
-    variants: list[str] | None = None,
-    lambs: str | None = None,
-    label_column: str | None = None,
-    targets: list[str] | None = None,
-    overrides: Overrides | None = None,
+    variants: list[str] | None,
+    lambs: str | list[float] | None,
+    label_column: str | None,
+    targets: list[str] | None,
 ) -> CompareSummary:
-    """Select in several ways and write a page on what was chosen; the pipeline's own masks stay as they are.
-
-    Parameters
-    ----------
-    settings
-        The recipe: its documents, budget, metrics, lamb and seed are everybody's.
-    variants
-        Selectors, `all` for every one that has what it reads and does not take long; selectors with settings of their
-        own, `mean_field[lamb=0.3]`; or Parquet files of ids that were selected elsewhere, `theirs=path.parquet`. Where
-        omitted, DATAMASK's solvers and the baselines.
-    lambs
-        Weights of quality from 0 to 1 that mean_field selects by, too, of which one is recommended: `0,0.3,1` or
-        `0:1:0.1` (from:to:step).
-    label_column
-        Column of the documents that holds known topics, of which the coverage is measured.
-    targets
-        Files of texts that should be predicted well, FILE or NAME=FILE, beside held-out documents of the corpus.
-    overrides
-        Settings instead of the recipe's, by section: `{"selection": {"lamb": 0.3}}`.
-
-    Raises
-    ------
-    VariantError
-        If a variant is not known, or the recipe has not what it reads.
-    LabelColumnError
-        If the documents have no such column of labels.
-    BadShardError
-        If there is nothing to select from.
-    """
-    settings = with_overrides(settings, overrides)
-    asked = variants or USUAL
-    every, frontier, label_column, files = check(settings, asked, lambs, label_column, targets or [])
+    """Select by every variant, and write the page; the parameters are those of `fineweb-mask compare`."""
+    asked = check(settings, variants, lambs, label_column, targets)
     with start_run(settings, keep=False) as run:
         ready = prepare(run)
         common = {"root": run.root}
-        solvers = [one.settings.solver for one in every]
+        solvers = [one.settings.solver for one in asked.variants]
         examples = fit_targets(run, ready.documents, ready.models) if reads_targets(solvers) else None
         groups = grouped(ready.shards, run.settings.selection.block_size)
-        jobs, made = _select(run, groups, every, examples)
+        jobs, made = _select(run, groups, asked.variants, examples)
         masks = {name: [file for job in of for file in job.shard_files() or []] for name, of in jobs.items()}
         shards = [shard for group in groups for shard in group]
         alike = run.settings.selection.alike
-        teaching = WitnessJob(page="compare", shards=shards, selections=masks, targets=files, threshold=alike, **common)
+        teaching = WitnessJob(
+            page="compare", shards=shards, selections=masks, targets=asked.targets, threshold=alike, **common
+        )
         took = recorded_seconds(run.workspace)
         job = ComparisonJob(
-            variants=every,
+            variants=asked.variants,
             documents=[shard.documents for shard in shards],
             masks=masks,
             groups=made,
             seconds={name: sum(took.get(job.key.fingerprint, 0.0) for job in of) for name, of in jobs.items()},
-            label_column=label_column,
-            left_out=left_out(asked, missing_for(settings)),
-            lambs=frontier,
+            label_column=asked.label_column,
+            left_out=left_out(asked.names, missing_for(settings)),
+            lambs=asked.frontier,
             teaching=run.one(teaching),
             settings=run.settings.selection,
             **common,
@@ -114,21 +92,26 @@ def compare(
 
 
 def check(
-    settings: PipelineSettings, variants: list[str], lambs: str | None, label_column: str | None, targets: list[str]
-) -> tuple[list[Variant], dict[str, float], str | None, dict[str, list[SourceShard]]]:
-    """Return the variants, those of the frontier with their lambs, the column of topics and the files of targets.
-
-    They, and what the recipe names, are checked before any work.
+    settings: PipelineSettings,
+    variants: list[str] | None = None,
+    lambs: str | list[float] | None = None,
+    label_column: str | None = None,
+    targets: list[str] | None = None,
+) -> Asked:
+    """Find what a comparison is asked for, and check it and what the recipe names before any work.
 
     Raises
     ------
     SettingsError
         With the name of what is missing.
     """
-    frontier = {f"mean_field[lamb={lamb:g}]": lamb for lamb in (() if lambs is None else read_lambs(lambs))}
-    every = read_variants([*frontier, *variants], settings)
+    names = [one for text in variants for one in split_variants(text)] if variants else USUAL
+    weights = lambs if lambs is None or isinstance(lambs, str) else ",".join(map(str, lambs))
+    frontier = {f"mean_field[lamb={lamb:g}]": lamb for lamb in (() if weights is None else read_lambs(weights))}
+    every = read_variants([*frontier, *names], settings)
     shards = check_inputs(settings).shards
-    return every, frontier, label_column and check_label_column(label_column, shards), find_targets(targets)
+    column = label_column and check_label_column(label_column, shards)
+    return Asked(names, every, frontier, column, find_targets(targets or []))
 
 
 def _select(

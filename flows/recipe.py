@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel
@@ -33,6 +33,11 @@ OF_THE_SOURCE = ("title", "license", "source_datasets")
 """Settings of `materialize` that describe the recipe's own source."""
 
 PACKAGED = Path(str(resources.files("fineweb_mask") / "deployments" / "recipes"))
+
+Refit = Literal["encoder", "quality", "selection"]
+"""What can be fitted again on the corpus as it is now."""
+Until = Literal["ingest", "dedup", "score", "embed", "select", "materialize", "export", "report"]
+"""Stages that a run can stop after, in the order in which it comes to them; after the last it ends anyway."""
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -248,19 +253,6 @@ def validate(model: type[Model], content: Mapping[str, Any]) -> Model:
 def as_parameters(path: str) -> dict[str, Any]:
     """Return a recipe as the parameters of a flow: a build step of `prefect.yaml`, so that it repeats no settings."""
     return {"settings": load_recipe(path).model_dump(mode="json", exclude_unset=True)}
-
-
-def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
-    """Return overrides of the form `section.key=value` as nested dictionaries, with values parsed as YAML.
-
-    Raises
-    ------
-    RecipeError
-        If an override has another form.
-    """
-    content: dict[str, Any] = {}
-    change(content, [parse_value(override) for override in overrides])
-    return content
 
 
 def parse_value(text: str) -> tuple[str, Any]:

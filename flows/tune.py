@@ -4,13 +4,10 @@ from typing import Any
 
 from fineweb_mask.flows.curate import prepare
 from fineweb_mask.flows.pipeline.inputs import check_inputs
-from fineweb_mask.flows.pipeline.pages import published
-from fineweb_mask.flows.pipeline.start import as_flow, start_run
-from fineweb_mask.flows.recipe import with_overrides
+from fineweb_mask.flows.pipeline.start import published, start_run
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings import PipelineSettings
-from fineweb_mask.models.settings.base import Overrides
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.witness.documents import find_targets
 from fineweb_mask.tasks.witness.tune import TuneJob
@@ -23,29 +20,9 @@ class TuneSummary(PageSummary):
     said: list[str]  # of documents that the search did not see, in lines
 
 
-@as_flow("tune")
-def tune(
-    settings: PipelineSettings,
-    targets: list[str] | None = None,
-    trials: int = 50,
-    overrides: Overrides | None = None,
-) -> TuneSummary:
-    """Try settings of the selection, and write a page on the best; the pipeline's own masks stay as they are.
-
-    Parameters
-    ----------
-    settings
-        The recipe: its documents, budget and seed are every trial's. Weights of scores are searched where it sums
-        several, shares of groups where it has `selection.groups`.
-    targets
-        Files of texts that should be predicted well, FILE or NAME=FILE. None: documents of the corpus are held out.
-    trials
-        How many settings are tried, the recipe's own included.
-    overrides
-        Settings instead of the recipe's, by section: `{"selection": {"lamb": 0.3}}`.
-    """
-    settings = with_overrides(settings, overrides)
-    files, quality = check(settings, targets or []), settings.quality
+def tune(settings: PipelineSettings, targets: list[str] | None, trials: int) -> TuneSummary:
+    """Try settings of the selection, and write the page; the parameters are those of `fineweb-mask tune`."""
+    files, quality = check(settings, targets), settings.quality
     scorers = enumerate(quality.scorers if quality.combine == "weighted_sum" and quality.by is None else ())
     weights = {f"quality.scorers.{place}.weight": (one.name, one.weight) for place, one in scorers if one.weight}
     with start_run(settings, keep=False) as run:
@@ -56,9 +33,9 @@ def tune(
         return published(TuneSummary, run, job.folder, table, "Tuned settings.", documents=documents, **found)
 
 
-def check(settings: PipelineSettings, targets: list[str]) -> dict[str, list[SourceShard]]:
+def check(settings: PipelineSettings, targets: list[str] | None = None, **_: object) -> dict[str, list[SourceShard]]:
     """Check that a recipe can be tuned, and return the files of each FILE or NAME=FILE, by the file's name or NAME."""
     if settings.selection.budget is not None:
         raise SettingsError("selection.budget: trials have a share of the corpus: set select_ratio instead")
     check_inputs(settings)
-    return find_targets(targets)
+    return find_targets(targets or [])

@@ -63,11 +63,9 @@ LAYERS = {
         {"curate"},
         {"status"},
         {"ledger"},
-        {"python.opened"},
-        {"compare", "push", "train_quality", "tune"},
-        {"python"},
+        {"opened", "compare", "tune"},
         {"commands"},
-        {"cli"},
+        {"cli", "deployed"},
     ],
 }
 FILES = {floor: sorted((ROOT / floor).rglob("*.py")) for floor in FLOORS}

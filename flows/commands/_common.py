@@ -36,13 +36,6 @@ Overrides = Annotated[
 WorkspaceFolder = Annotated[
     str | None, typer.Option("--workspace", help="Workspace folder or URL instead of the recipe's.", metavar="DIR")
 ]
-Target = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="File of texts that should be predicted well (repeatable); a name may stand before it: NAME=FILE.",
-        metavar="FILE",
-    ),
-]
 Force = Annotated[bool, typer.Option("--force", help="Replace the output if it exists.")]
 
 
@@ -79,7 +72,7 @@ def verb(work: Callable[..., Result | None]) -> Callable[..., None]:
     system is wrong usage; from then on, it is a failure. Any other is a bug to be reported.
     """
     signature = inspect.signature(work)
-    own = {name: hint for name, hint in work.__annotations__.items() if name != "return"}
+    own = {name: one.annotation for name, one in signature.parameters.items()}
     added = {name: hint for name, hint in ADDED.items() if name == "verbose" or signature.return_annotation}
 
     @wraps(work)

@@ -9,6 +9,7 @@ import typer
 from pydantic import BaseModel
 
 from fineweb_mask.flows.commands import _common as common
+from fineweb_mask.flows.commands.run import curate
 from fineweb_mask.flows.display.terminal import SafeConsole, echo, print_paths
 from fineweb_mask.flows.recipe import validate
 from fineweb_mask.models.errors import FinewebMaskError, SettingsError
@@ -62,9 +63,7 @@ def report(
         common.begin()
         if finished_run(settings) is None:
             with common.flow_shown():
-                from fineweb_mask.flows.curate import curate
-
-                curate(settings)
+                curate.flow(settings)
     page, metrics, plots = (
         opened.display_path(opened.reports / name) for name in ("index.html", "metrics.json", "plots")
     )

@@ -7,7 +7,6 @@ import typer
 
 from fineweb_mask.flows.commands._common import Force, Result, begin, shows_bars, verb
 from fineweb_mask.flows.display.terminal import SafeConsole, print_line, print_paths, step_progress
-from fineweb_mask.flows.processes.environment import set_environment
 from fineweb_mask.flows.recipe import validate
 
 if TYPE_CHECKING:
@@ -36,7 +35,6 @@ def train_quality(
     from fineweb_mask.tasks.train_quality import check_training
     from fineweb_mask.tasks.train_quality import train_quality as train
 
-    set_environment()
     labels = {"path": str(source), "score_column": score_column, "threshold": threshold}
     content = {"labels": labels, "text_column": text_column, "lowercase": lowercase, "held_out": held_out}
     content |= {"epochs": epochs, "seed": seed}

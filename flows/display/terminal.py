@@ -151,35 +151,34 @@ def print_selections(
 ) -> None:
     """Print a line for each selection, a note on them, the quarantined shards, and where the page is."""
     console = SafeConsole(width=WIDTH)
-    names = ("quality", *metrics, "near-dup", "learned", "topics", "J", "gap", "seconds")
-    found = dict(rows)
-    figures = {name: _figures(one, metrics) for name, one in found.items()}
-    shown = [place for place in range(len(names)) if any(row[place] for row in figures.values())]  # others are empty
-    table = new_table(title, *(names[place] for place in shown), no_wrap=True)
-    for name, row in figures.items():
-        table.add_row(Text(name), *(row[place] for place in shown), style="bold" if name == best else None)
+    found = {name: _figures(one, metrics) for name, one in rows}
+    columns = next(iter(found.values()))
+    shown = [name for name in columns if any(row[name] for row in found.values())]  # others are empty
+    table = new_table(title, *shown, no_wrap=True)
+    for name, row in found.items():
+        table.add_row(Text(name), *(row[column] for column in shown), style="bold" if name == best else None)
     console.print(table)
-    learned = LEARNED if any(one["teaching"] is not None for one in found.values()) else ""
-    for line in filter(None, (note, learned)):
+    for line in filter(None, (note, LEARNED if "learned" in shown else "")):
         console.print(line, highlight=False)
     print_quarantined(console, summary.quarantined)
     print_paths(console, page=summary.page, metrics=summary.metrics)
 
 
-def _figures(one: dict[str, Any], metrics: Sequence[str]) -> list[str]:
+def _figures(one: dict[str, Any], metrics: Sequence[str]) -> dict[str, str]:
+    """Return what stands in each column; nothing where it is not known."""
     from fineweb_mask.tasks.reporting.templating import FORMS
 
     topics, gap, seconds = one.get("effective_topics"), one["gap"], one["seconds"]
-    return [
-        f"{one['mean_quality']:.4f}",
-        *(f"{one[name]:.{METRICS[name].decimals}f}" for name in metrics),
-        f"{one['near_duplicates']:.1%}",
-        "" if one["teaching"] is None else f"{one['teaching']:+.1%}",
-        "" if topics is None else f"{topics:.1f}",
-        f"{one['objective']:.4f}",
-        "" if gap is None else FORMS["gap"](gap),
-        "" if seconds is None else f"{seconds:.1f}",
-    ]
+    return {
+        "quality": f"{one['mean_quality']:.4f}",
+        **{name: f"{one[name]:.{METRICS[name].decimals}f}" for name in metrics},
+        "near-dup": f"{one['near_duplicates']:.1%}",
+        "learned": "" if one["teaching"] is None else f"{one['teaching']:+.1%}",
+        "topics": "" if topics is None else f"{topics:.1f}",
+        "J": f"{one['objective']:.4f}",
+        "gap": "" if gap is None else FORMS["gap"](gap),
+        "seconds": "" if seconds is None else f"{seconds:.1f}",
+    }
 
 
 @contextmanager

@@ -1,9 +1,10 @@
 """Find or fit what belongs to the whole corpus: quality scorers, statistics of their scores, the encoder, lists."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, Self, TypeGuard
+from typing import Any, NamedTuple, Self, TypeGuard
 
 from fineweb_mask.flows.pipeline.run import Files, PerShard, Run
+from fineweb_mask.flows.recipe import Refit
 from fineweb_mask.models.settings import STATIC, PipelineSettings
 from fineweb_mask.models.settings.quality import (
     EduScorerSettings,
@@ -23,9 +24,6 @@ from fineweb_mask.tasks.source.labels import LabelsError, check_labels
 from fineweb_mask.tasks.source.sidecars import Sidecar, Sidecars
 from fineweb_mask.tasks.workspace.job import Stage
 from fineweb_mask.tasks.workspace.references import StageFile
-
-Refit = Literal["encoder", "quality", "selection"]
-"""What can be fitted again on the corpus as it is now."""
 
 REFITTED: dict[Refit, list[Stage]] = {
     "encoder": [FitEncoderJob.stage],

@@ -12,12 +12,14 @@ from prefect.context import FlowRunContext
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from fineweb_mask.flows.cluster.cluster import RayCluster
-from fineweb_mask.flows.display.prefect_ui import published_to_ui
-from fineweb_mask.flows.pipeline.fit import REFITTED, Refit
+from fineweb_mask.flows.display.prefect_ui import publish_page, publish_table, published_to_ui
+from fineweb_mask.flows.pipeline.fit import REFITTED
 from fineweb_mask.flows.pipeline.inputs import check_inputs, doubts
 from fineweb_mask.flows.pipeline.records import recorded
 from fineweb_mask.flows.pipeline.run import Run, Share
 from fineweb_mask.flows.pipeline.task_runs import TaskRuns, in_one_line
+from fineweb_mask.flows.recipe import Refit
+from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.stopping import clear_stop_request, request_stop
 from fineweb_mask.models.settings import PipelineSettings
@@ -31,6 +33,7 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Page = TypeVar("Page", bound=PageSummary)
 
 logger = logging.getLogger(__name__)
 
@@ -148,6 +151,16 @@ def start_run(
                 raise
             finally:
                 end_workers()
+
+
+def published(
+    kind: type[Page], run: Run, folder: Path, table: list[dict[str, Any]], description: str, **found: object
+) -> Page:
+    """Show a page and its table in the Prefect UI, each as an artifact, and return the summary of what was found."""
+    publish_page(folder, folder.name, run.settings.workspace, description)
+    publish_table(f"{folder.name}-table", run.settings.workspace, table, description)
+    paths = {"page": folder / "index.html", "metrics": folder / "metrics.json"}
+    return kind.of(run.workspace, run.quarantined, run.stages, **paths, **found)
 
 
 @contextmanager

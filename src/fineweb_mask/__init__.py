@@ -18,11 +18,12 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from fineweb_mask.flows.commands.compare import compare
+    from fineweb_mask.flows.commands.run import curate
     from fineweb_mask.flows.compare import CompareSummary
     from fineweb_mask.flows.ledger import diff
-    from fineweb_mask.flows.python.opened import OpenedWorkspace
-    from fineweb_mask.flows.python.opened import open_workspace as open  # noqa: A004 - fineweb_mask.open, as gzip.open
-    from fineweb_mask.flows.python.start import compare, curate
+    from fineweb_mask.flows.opened import OpenedWorkspace
+    from fineweb_mask.flows.opened import open_workspace as open  # noqa: A004 - fineweb_mask.open, as gzip.open
     from fineweb_mask.flows.recipe import load_recipe
     from fineweb_mask.flows.summary import RunSummary
     from fineweb_mask.models.errors import (
@@ -69,10 +70,11 @@ __all__ = [
     "select",
 ]
 _MODULES = {
+    "flows.commands.compare": ("compare",),
+    "flows.commands.run": ("curate",),
     "flows.compare": ("CompareSummary",),
-    "flows.python.start": ("compare", "curate"),
     "flows.ledger": ("diff",),
-    "flows.python.opened": ("OpenedWorkspace", "open_workspace"),
+    "flows.opened": ("OpenedWorkspace", "open_workspace"),
     "flows.recipe": ("load_recipe",),
     "flows.summary": ("RunSummary",),
     "models.selection.block": ("Selection",),

@@ -1,7 +1,6 @@
 """The command line: usage, help and start-up."""
 
 import re
-from concurrent.futures import CancelledError
 from importlib.metadata import version
 from pathlib import Path
 
@@ -41,17 +40,6 @@ def test_help_lists_every_command_in_its_group_and_each_has_help_with_an_example
             example = words[words.index("Example:") :]
             assert example[1:3] == ["fineweb-mask", name]
             assert name != "run" or (ROOT / example[3]).is_file()
-
-
-@pytest.mark.parametrize("interruption", [KeyboardInterrupt, CancelledError])
-def test_an_interrupted_command_has_the_exit_code_of_it(invoke, monkeypatch, interruption):
-    def interrupted(_section):
-        raise interruption
-
-    monkeypatch.setattr("fineweb_mask.models.settings.reference.settings_of", interrupted)
-    result = invoke("settings", "source")
-    assert result.exit_code == 130
-    assert result.stderr == "fineweb-mask: interrupted\n"
 
 
 def test_the_command_prints_its_version(call, tmp_path):

@@ -4,7 +4,7 @@ import pytest
 from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools.validation import is_valid
 
-from fineweb_mask.flows.curate import curate
+from fineweb_mask.flows.deployed import curate
 from fineweb_mask.flows.recipe import load_recipe
 
 FORM = parameter_schema(curate.fn).model_dump_for_openapi()

@@ -23,8 +23,8 @@ from prefect.events.worker import EventsWorker
 from prefect.logging.handlers import APILogWorker
 from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
-from fineweb_mask.flows.compare import CompareSummary, compare
-from fineweb_mask.flows.curate import curate
+from fineweb_mask.flows.compare import CompareSummary
+from fineweb_mask.flows.deployed import compare, curate
 from fineweb_mask.flows.display.prefect_ui import artifact_key
 from fineweb_mask.flows.display.progress import Screen, StageProgress, screen
 from fineweb_mask.flows.recipe import load_recipe

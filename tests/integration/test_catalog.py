@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import fineweb_mask as fm
 from fineweb_mask.flows.cli import app
-from fineweb_mask.flows.compare import compare
+from fineweb_mask.flows.deployed import compare
 from fineweb_mask.flows.status.catalog import UNFINISHED, UNKNOWN
 from fineweb_mask.flows.status.garbage import collect_garbage
 from fineweb_mask.flows.status.inspection import inspect_workspace, status_of

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fineweb_mask.flows.compare import compare
+from fineweb_mask.flows.deployed import compare
 from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.integration.conftest import built

@@ -25,7 +25,7 @@ def test_a_deployment_of_the_wheel_runs_in_a_user_s_folder(service, installed_wh
     (folder / "my.yaml").write_text(yaml.safe_dump(recipe))
     deployment = {
         "name": "wheel",
-        "entrypoint": "fineweb_mask.flows.curate.curate",
+        "entrypoint": "fineweb_mask.flows.deployed.curate",
         "build": [{"fineweb_mask.flows.recipe.as_parameters": {"id": "recipe", "path": "my.yaml"}}],
         "parameters": {"settings": "{{ recipe.settings }}"},
         "pull": [{"prefect.deployments.steps.set_working_directory": {"directory": str(folder)}}],

@@ -10,7 +10,7 @@ import pytest
 from tokenizers import Tokenizer
 
 import fineweb_mask
-from fineweb_mask.flows.curate import curate
+from fineweb_mask.flows.deployed import curate
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.flows.summary import RunSummary
 from tests.tasks.export.conftest import read_megatron, save_tokenizer

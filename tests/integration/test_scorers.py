@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fineweb_mask.flows.curate import curate
+from fineweb_mask.flows.deployed import curate
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.models.settings.quality import NO_QUALITY

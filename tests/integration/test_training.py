@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from fineweb_mask.flows.train_quality import train
+from fineweb_mask.flows.deployed import train
 from fineweb_mask.models.settings.quality import LabelSettings, TrainQualitySettings
 
 pytestmark = pytest.mark.long  # a server, a worker or a browser, or whole runs, some of which are killed

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
-from fineweb_mask.flows.curate import curate
+from fineweb_mask.flows.deployed import curate
 from fineweb_mask.flows.recipe import load_recipe
 
 pytestmark = pytest.mark.long  # a server, a worker or a browser, or whole runs, some of which are killed

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fineweb_mask.flows.recipe import parse_overrides
+from fineweb_mask.flows.recipe import change, parse_value
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 60
@@ -31,8 +31,7 @@ def start(service, small_encoder) -> Callable[[str], tuple[str, Path]]:
     def run(name: str) -> tuple[str, Path]:
         parameters = service.read("deployments/name/curate/sample")["parameters"]
         parameters["settings"]["workspace"] = f"workspaces/{name}"
-        for section, values in parse_overrides(small_encoder).items():
-            parameters["settings"].setdefault(section, {}).update(values)
+        change(parameters["settings"], map(parse_value, small_encoder))
         done = service.command("prefect", "deployment", "run", "curate/sample", "--params", json.dumps(parameters))
         assert done.returncode == 0, done.stderr
         [found] = service.read("flow_runs/filter", sort="EXPECTED_START_TIME_DESC", limit=1)

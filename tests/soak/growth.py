@@ -102,7 +102,7 @@ def write_shards(folder: Path, count: int) -> None:
 
 
 def run_once(corpus: Path, workspace: Path) -> None:
-    from fineweb_mask.flows.curate import curate
+    from fineweb_mask.flows.deployed import curate
     from fineweb_mask.flows.recipe import load_recipe
 
     overrides = (*SMALL, f"source.path={corpus}", f"workspace={workspace}")

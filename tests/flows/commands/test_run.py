@@ -8,15 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fineweb_mask.flows.commands._common import WRONG_USAGE
-
 ROOT = Path(__file__).resolve().parents[3]
-
-
-def test_of_a_wrong_recipe_one_line_is_printed_and_nothing_else(invoke, recipe):
-    done = invoke("run", recipe, "--set", "selection.lamd=0.3")
-    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (WRONG_USAGE, "", 1)
-    assert done.stderr.startswith("fineweb-mask: selection.lamd: unknown setting; did you mean 'lamb'?")
 
 
 def test_documents_are_looked_at_and_but_for_their_recipe_nothing_is_written(invoke, monkeypatch, tmp_path):

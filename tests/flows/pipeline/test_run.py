@@ -7,8 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fineweb_mask.flows.curate import Until, pipeline
+from fineweb_mask.flows.curate import pipeline
 from fineweb_mask.flows.pipeline.run import ReachedError, Share
+from fineweb_mask.flows.recipe import Until
 from tests.flows.pipeline.run_here import RunHere, recipe_of, text_of
 
 NEW = {  # kinds of jobs that a run builds which another, one stage shorter, has not built

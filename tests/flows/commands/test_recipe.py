@@ -1,11 +1,12 @@
-"""Flows from Python: a recipe is what a user types."""
+"""Flows of a recipe from Python, as a user types them, and as commands."""
 
 import pytest
 import yaml
 
 import fineweb_mask as fm
-from fineweb_mask.flows.python.start import settings_of
+from fineweb_mask.flows.commands._recipe import settings_of, told_in
 from fineweb_mask.flows.recipe import RecipeError, load_recipe
+from fineweb_mask.tasks.comparison.variants import VariantError
 
 RECIPE = {
     "workspace": "workspaces/x",
@@ -40,3 +41,21 @@ def test_what_is_wrong_is_said_with_its_key():
         settings_of({name: section for name, section in RECIPE.items() if name != "source"})
     with pytest.raises(RecipeError, match=r"^refit takes .*'qualty'; did you mean 'quality'"):
         fm.curate(RECIPE, refit=["qualty"])
+
+
+def test_a_docstring_is_the_help_of_a_command_and_of_its_options():
+    said, helps = told_in(fm.compare)
+    assert said.splitlines()[2].startswith("Example: fineweb-mask compare ")
+    assert list(helps) == ["settings", "variants", "lambs", "label_column", "targets"]
+    assert (
+        helps["lambs"] == "Weights of quality to select by, too: 0,0.3,1 or 0:1:0.1 (from:to:step). One is recommended."
+    )
+    assert helps["targets"].endswith("(repeatable); a name may stand before it: NAME=FILE.")
+
+
+def test_what_is_asked_for_is_checked_before_anything_is_started():
+    for lambs in ([0.5, 2.0], "0.5,2.0"):
+        with pytest.raises(VariantError, match=r"--lambs takes numbers from 0 to 1.*received '0.5,2.0'"):
+            fm.compare(RECIPE, lambs=lambs)
+    with pytest.raises(VariantError, match=r"nosuch"):
+        fm.compare(RECIPE, variants=["random, nosuch"])

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
-from fineweb_mask.flows.commands.setup.init import recipe_of_documents
+from fineweb_mask.flows.commands.init import recipe_of_documents
 from fineweb_mask.flows.pipeline.inputs import find_inputs
 from fineweb_mask.flows.recipe import RecipeError, load_recipe
 from fineweb_mask.models.errors import FinewebMaskError

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[3]
 RECIPES = ROOT / "deployments" / "recipes"
 
 

@@ -1,1 +1,0 @@
-"""List what can be set, before a run."""
