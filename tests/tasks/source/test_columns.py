@@ -52,7 +52,7 @@ def recipe(tmp_path, make_parquet, make_document):
         ({"report": {"by": ["site", "kind"]}}, r"report\.by\.1: .* 'kind', it may be one of id, .*site$"),
         (
             {"report": {"by": ["tags"]}},
-            r"report\.by\.0: 'tags' must hold one value for each document, its type is list",
+            r"report\.by\.0: 'tags' must be one value a document, its type is list",
         ),
         ({"score": "grade"}, r"quality\.scorers\.0\.column: .* 'grade'"),
     ],
