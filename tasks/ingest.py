@@ -17,7 +17,8 @@ from fineweb_mask.models.schemas import documents_schema, dropped_schema
 from fineweb_mask.models.settings import IngestSettings, SourceSettings
 from fineweb_mask.tasks.exclusion import FILES, benchmark_items, known_texts
 from fineweb_mask.tasks.processes.texts import text_filter
-from fineweb_mask.tasks.source.discovery import LARGEST_DOCUMENT, SourceShard
+from fineweb_mask.tasks.source.discovery import SourceShard
+from fineweb_mask.tasks.source.opening import LARGEST_DOCUMENT
 from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, find_file, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
@@ -66,11 +67,7 @@ class IngestJob(ShardJob):
                 self.shard.format,
                 self.shard.fingerprint,
                 *([] if self.known is None else [self.known.fingerprint]),
-                *(
-                    []
-                    if self.benchmarks is None
-                    else ["without", self.benchmarks.fingerprint, self.settings.decontaminate_threshold]
-                ),
+                *([] if self.benchmarks is None else ["without", self.benchmarks.fingerprint]),
                 *([["erased", *self.erased]] if self.erased else []),
                 *(["columns", *sorted(self.shard.columns)] if self.shard.columns else []),
                 *([["keys", *self.shard.keys]] if self.shard.keys else []),
@@ -109,7 +106,7 @@ def _document_filter(job: IngestJob, rows: int) -> DocumentFilter:
         copies = known_texts(path, job.known.fingerprint).copies
     if job.benchmarks is not None:
         path = job.workspace.resolve(job.benchmarks).parent / FILES["benchmarks"]
-        overlaps = benchmark_items(path, job.benchmarks.fingerprint, job.settings.decontaminate_threshold).overlaps
+        overlaps = benchmark_items(path, job.benchmarks.fingerprint).overlaps
     filters = text_filter(job.settings.filters, rows) if job.settings.filters else None
     return DocumentFilter(job.settings, job.shard.relative, copies, filters, overlaps)
 

@@ -32,17 +32,17 @@ def find_duplicates(run: Run, documents: Files) -> Files:
 def sketch_shards(run: Run, documents: Files) -> Files:
     """Return the sketches of every shard, none if near-duplicates are not looked for."""
     ingest = run.settings.ingest
-    if ingest.near_dedup != "minhash":
+    if ingest.near_dedup is None:
         return PerShard()
-    return run.map(sketch, documents=documents, sketch=Sketch.for_threshold(ingest.near_threshold))
+    return run.map(sketch, documents=documents, sketch=Sketch.for_threshold(ingest.near_dedup))
 
 
 def _other_corpora(run: Run) -> list[Shard]:
     """Return the files of other corpora that documents are compared with, and their sketches."""
     ingest = run.settings.ingest
-    if ingest.near_dedup != "minhash":
+    if ingest.near_dedup is None:
         return []
     files = [file for path in ingest.against for file in find_files(path, "ingest.against")]
-    how = Sketch.for_threshold(ingest.near_threshold)
+    how = Sketch.for_threshold(ingest.near_dedup)
     sketches = run.all([SketchJob(root=run.root, documents=file, sketch=how) for file in files])
     return [Shard(documents=file, signatures=made) for file, made in zip(files, sketches, strict=True)]

@@ -69,8 +69,7 @@ class DedupJob(ShardJob):
     def depends_on(self) -> Dependencies:
         """Return what is compared, which copy is kept, and the fingerprints of what is read, in their order."""
         ingest = self.settings
-        near = ingest.near_threshold if ingest.near_dedup == "minhash" else None
-        settings = [ingest.exact_dedup == "corpus", ingest.url_dedup, near]
+        settings = [ingest.exact_dedup == "corpus", ingest.url_dedup, ingest.near_dedup]
         return Dependencies(
             settings=[*settings, *([ingest.copies.model_dump()] if ingest.finds_copies else [])],
             inputs=[[name_of(shard.documents), shard.documents, shard.signatures] for shard in self.shards],
@@ -130,10 +129,10 @@ def dedup(job: DedupJob) -> None:
         if ingest.exact_dedup == "corpus":
             compared.find_repeats()
         pairs = [PAIRS.empty_table(), *([compared.of_one_url()] if ingest.url_dedup else [])]
-        if ingest.near_dedup == "minhash":
+        if ingest.near_dedup is not None:
             signatures = [shard.signatures for shard in job.shards if shard.signatures is not None]
-            words = Sketch.for_threshold(ingest.near_threshold).words
-            pairs.append(compared.alike(signatures, words, ingest.near_threshold))
+            words = Sketch.for_threshold(ingest.near_dedup).words
+            pairs.append(compared.alike(signatures, words, ingest.near_dedup))
         near = choose(*(column.to_numpy() for column in pa.concat_tables(pairs).columns))
         _write_lists(job, connection, near)
 

@@ -4,10 +4,10 @@ A file may hold others than those that were looked at do: what is not among the 
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -21,9 +21,8 @@ from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.schemas import FINEWEB, MEASURED, RESERVED_COLUMNS, ROW, SOURCE_ROW, documents_schema
 from fineweb_mask.models.settings import FLAT, PipelineSettings, SourceSettings
 from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP
-from fineweb_mask.tasks.source.discovery import LARGEST_DOCUMENT, SourceShard
-from fineweb_mask.tasks.source.jsonl import inferred_type, jsonl_records
-from fineweb_mask.tasks.source.opening import PACKED, broken_files, open_parquet_source
+from fineweb_mask.tasks.source.discovery import SourceShard
+from fineweb_mask.tasks.source.opening import PACKED, broken_files, inferred_type, jsonl_records, open_parquet_source
 from fineweb_mask.tasks.source.warc import COLUMNS as WARC_COLUMNS
 
 FILES, ROWS = 16, 1_000
@@ -55,7 +54,7 @@ class Known(NamedTuple):
     is_counted: bool
 
 
-def read_columns(shard: SourceShard, largest: int = LARGEST_DOCUMENT) -> Known:
+def read_columns(shard: SourceShard) -> Known:
     """Return the columns of a file, of JSON Lines those of its first rows.
 
     Raises
@@ -68,7 +67,7 @@ def read_columns(shard: SourceShard, largest: int = LARGEST_DOCUMENT) -> Known:
     if shard.format == "parquet":
         with open_parquet_source(shard.url) as file:
             return Known(file.schema_arrow, file.metadata.num_rows, True)
-    records = list(islice(jsonl_records(shard.url, shard.relative, largest), ROWS))
+    records = list(islice(jsonl_records(shard.url), ROWS))
     inferred = inferred_type(record for record in records if isinstance(record, dict))
     schema, rows = pa.schema([] if pa.types.is_null(inferred) else list(inferred)), len(records)
     if rows < ROWS:
@@ -79,51 +78,48 @@ def read_columns(shard: SourceShard, largest: int = LARGEST_DOCUMENT) -> Known:
 
 
 @lru_cache(maxsize=1_000)
-def known_columns(shard: SourceShard) -> Known:
-    """Return the columns of a file, none if it is empty or cannot be read, which ingest reports."""
+def known_columns(shard: SourceShard, setting: str | None = None) -> Known:
+    """Return the columns of a file. One that cannot be read has none, which ingest reports, or ends the run.
+
+    Raises
+    ------
+    ColumnError
+        If it cannot be read and a `setting`, which the message names, is given.
+    """
     raise_if_stopped()
-    with broken_files():
-        if shard.bytes:
-            return read_columns(shard)
+    explained = f"{setting}: {shard.relative} cannot be read"
+    with broken_files(
+        None if setting is None else lambda error: ColumnError(f"{explained}: {error}: give a whole file")
+    ):
+        return read_columns(shard)
     return Known(pa.schema([]), 0, False)
 
 
-def looked_at(shards: Sequence[SourceShard]) -> list[tuple[SourceShard, Known]]:
-    """Return some files, evenly spaced, and what is known of their columns, those aside that cannot be read."""
+def looked_at(shards: Sequence[SourceShard], setting: str | None = None) -> list[tuple[SourceShard, Known]]:
+    """Return some files, evenly spaced, and what is known of their columns.
+
+    Those that cannot be read are left out, or with a `setting`, which names them, end the run.
+    """
     files = [shard.model_copy(update={"columns": None}) for shard in shards if shard.bytes]
     files = files[:: max(1, -(-len(files) // FILES))]
     with ThreadPoolExecutor(FILES) as readers:
-        known = zip(files, readers.map(known_columns, files), strict=True)
+        known = zip(files, readers.map(partial(known_columns, setting=setting), files), strict=True)
     return [(shard, found) for shard, found in known if found.schema.names]
 
 
-def number_of_rows(shards: Sequence[SourceShard]) -> tuple[int, bool]:
-    """Return how many rows files have, and whether they were counted: those of many files, or long ones, are not."""
-    found = looked_at(shards)
-    rows, size = sum(known.rows for _, known in found), sum(shard.bytes for shard, _ in found)
-    if len(shards) <= FILES:
-        return rows, all(known.is_counted for _, known in found)
-    return round(sum(shard.bytes for shard in shards) / max(1, size) * rows), False
-
-
-def settle(
-    shards: Sequence[SourceShard],
-    settings: SourceSettings,
-    named: Sequence[str] = (),
-    files: Sequence[tuple[SourceShard, Known]] | None = None,
-) -> list[SourceShard]:
+def settle(shards: Sequence[SourceShard], settings: SourceSettings, named: Iterable[str] = ()) -> list[SourceShard]:
     """Return the shards with the columns that all documents have beside FINEWEB's.
 
-    These are those of the `files` that are looked at, by default some of the shards, and the keys in the paths of all.
-    A column that files spell differently has the name that the first file gives it. One of types that have nothing in
-    common is text. Columns that are `named` may be paths to values within others.
+    These are those of the files that are looked at, and the keys in the paths of all. A column that files spell
+    differently has the name that the first file gives it. One of types that have nothing in common is text. Columns
+    that are `named` may be paths to values within others.
 
     Raises
     ------
     ColumnError
         If no file has a column of `source.extra_columns`.
     """
-    files = looked_at(shards) if files is None else files
+    files = looked_at(shards)
     names, kinds = dict[str, str](), defaultdict[str, list[pa.DataType]](list)
     values = defaultdict[str, set[str]](set)  # of keys
     for _, known in files:
@@ -158,7 +154,7 @@ def type_of_keys(values: Collection[str]) -> pa.DataType:
     return pa.string() if values else pa.null()
 
 
-def extra_columns(schema: pa.Schema, settings: SourceSettings, named: Sequence[str] = ()) -> list[SourceColumn]:
+def extra_columns(schema: pa.Schema, settings: SourceSettings, named: Iterable[str] = ()) -> list[SourceColumn]:
     """Return the columns of a file that are kept beside FINEWEB's.
 
     Raises
@@ -202,30 +198,16 @@ def document_columns(shards: Sequence[SourceShard]) -> dict[str, pa.DataType] | 
     return columns | {name: KEPT_TYPES[kind] for name, kind in shards[0].columns or ()}
 
 
-def columns_of(file: SourceShard, setting: str) -> Known:
-    """Return the columns of a file that is not set aside where it cannot be read, but ends the run.
+def check_text_column(files: Iterable[tuple[SourceShard, Known]], setting: str, text_column: str = "text") -> None:
+    """Check that one of the files that are looked at has the column of the texts.
 
     Raises
     ------
     ColumnError
-        If it cannot be read; the message names the `setting`.
-    """
-    explained = f"{setting}: {file.relative} cannot be read"
-    with broken_files(lambda error: ColumnError(f"{explained}: {error}: give a whole file")):
-        schema, rows, is_counted = read_columns(file)
-    return Known(schema, rows, is_counted)
-
-
-def check_text_column(files: Sequence[SourceShard], setting: str, text_column: str = "text") -> None:
-    """Check that a file has the column of the texts.
-
-    Raises
-    ------
-    ColumnError
-        If none has it; the message names the `setting`. Files that cannot be read, or are without rows, say nothing.
+        If none has it; the message names the `setting`. Files without rows say nothing.
     """
     found: dict[str, None] = {}
-    for _, (schema, _, is_counted) in looked_at(files):
+    for _, (schema, _, is_counted) in files:
         if not is_counted or locate(text_column, schema)[1] is not None:
             return
         found |= dict.fromkeys(schema.names)
@@ -245,12 +227,13 @@ def check_columns(settings: PipelineSettings, shards: Sequence[SourceShard]) -> 
     """
     if "text" in settings.report.by:
         raise ColumnError(f"report.by: {TEXT_IS_NO_GROUP}")
-    check_text_column(shards, "source.text_column", settings.source.text_column)
+    check_text_column(looked_at(shards), "source.text_column", settings.source.text_column)
     if (columns := document_columns(shards)) is None:
         return
-    for key, column, instead in named_columns(settings):
+    for key, column in named_columns(settings).items():
         if (kind := columns.get(column)) is None:
             spelled = [] if (own := find(column, columns)) is None else [own]
+            instead = [FLAT] if key == "materialize.layout" else []
             others = [*instead, *(name for name in columns if name not in {"text", *MEASURED.names})]
             remedy = "" if settings.source.extra_columns == "all" else "; source.extra_columns adds some of the source"
             raise ColumnError(
@@ -265,24 +248,22 @@ def check_columns(settings: PipelineSettings, shards: Sequence[SourceShard]) -> 
             raise ColumnError(f"{key}: {column!r} must hold numbers, its type is {kind}: name another")
 
 
-def named_columns(settings: PipelineSettings) -> Iterator[tuple[str, str, list[str]]]:
-    """Yield every setting that names a column of the documents, the column, and the other values it may have."""
-    for index, scorer in enumerate(settings.quality.scorers):
-        for key, column in scorer.source_columns.items():
-            yield f"quality.scorers.{index}.{key}", column, []
-    for column in settings.ingest.copies.prefer:
-        yield "ingest.copies.prefer", column, []
-    for column in settings.ingest.copies.exempt:
-        yield "ingest.copies.exempt", column, []
-    for index, column in enumerate(settings.ingest.groups or []):
-        yield f"ingest.groups.{index}", column, []
-    groups, layout = settings.selection.groups, settings.materialize.layout
+def named_columns(settings: PipelineSettings) -> dict[str, str]:
+    """Return the columns of the documents that settings name, by the keys of these."""
+    selection, layout, copies = settings.selection, settings.materialize.layout, settings.ingest.copies
+    lists = {"ingest.groups": settings.ingest.groups or [], "report.by": settings.report.by}
+    named = {
+        f"quality.scorers.{index}.{key}": column
+        for index, scorer in enumerate(settings.quality.scorers)
+        for key, column in scorer.source_columns.items()
+    }
     single = {
-        "selection.group_column": settings.selection.group_column,
-        "selection.groups.column": groups and groups.column,
+        "ingest.copies.prefer": next(iter(copies.prefer), None),
+        "ingest.copies.exempt": next(iter(copies.exempt), None),
+        "selection.group_column": selection.group_column,
+        "selection.groups.column": selection.groups and selection.groups.column,
         "quality.by": settings.quality.by,
         "materialize.layout": None if layout == FLAT else layout,
     }
-    yield from ((key, column, [FLAT] if column == layout else []) for key, column in single.items() if column)
-    for index, column in enumerate(settings.report.by):
-        yield f"report.by.{index}", column, []
+    named |= {key: column for key, column in single.items() if column}
+    return named | {f"{key}.{index}": column for key, names in lists.items() for index, column in enumerate(names)}

@@ -30,7 +30,7 @@ def dedup_job(workspace: Any, documents: Any, sketch: Any = None, memory_limit: 
         sketch and sketch_task(SketchJob(root=workspace.address, documents=d, sketch=sketch)) for d in documents
     ]
     shards = tuple(Shard(documents=one, signatures=made) for one, made in zip(documents, sketches, strict=True))
-    settings = IngestSettings(**{"near_dedup": "minhash" if sketch else "off"} | ingest)
+    settings = IngestSettings(**{"near_dedup": 0.7 if sketch else None} | ingest)
     return DedupJob(root=workspace.address, shards=shards, settings=settings, memory_limit=memory_limit)
 
 

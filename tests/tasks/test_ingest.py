@@ -12,10 +12,10 @@ from fineweb_mask.models.documents import CHARS_PER_TOKEN
 from fineweb_mask.models.schemas import documents_schema
 from fineweb_mask.models.settings import IngestSettings, SourceSettings
 from fineweb_mask.tasks import ingest
-from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.jobs import ingest_job
+from tests.tasks.source_files import discover
 
 LENIENT = IngestSettings(min_chars=1)
 

@@ -51,7 +51,7 @@ def test_an_unknown_key_is_refused_and_one_without_a_default_required():
 IMPOSSIBLE = {
     "workspace": ["https://example.org/x", "hf://datasets/x/y", "", "a\0b"],
     "ingest.min_chars": ["many", 1.5, 0],
-    "ingest.near_threshold": [0, 1.01, float("nan")],
+    "ingest.near_dedup": [0, 1.01, float("nan")],
     "ingest.copies.prefer": [{"a": ["x"], "b": ["y"]}],
     "ingest.copies.prefer.a": ["x"],
     "embedding.model": [3, ""],

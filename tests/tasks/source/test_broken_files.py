@@ -8,13 +8,13 @@ import pytest
 
 from fineweb_mask.models.settings import IngestSettings, SourceSettings
 from fineweb_mask.tasks.ingest import ingest
+from fineweb_mask.tasks.source import opening
 from fineweb_mask.tasks.source.columns import settle
-from fineweb_mask.tasks.source.discovery import discover
-from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.jobs import ingest_job
 from tests.tasks.source.broken_files import BROKEN, EITHER, MOST_BYTES, READ, REFUSED
+from tests.tasks.source_files import discover
 
 SETTINGS = IngestSettings(min_chars=20)
 
@@ -32,7 +32,7 @@ def test_there_are_many() -> None:
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: ascii(broken.name)[1:60])
 def test_a_file_is_read_or_set_aside(tmp_path, broken, connection, monkeypatch):
-    monkeypatch.setattr(ShardReader, "largest", MOST_BYTES)
+    monkeypatch.setattr(opening, "LARGEST_DOCUMENT", MOST_BYTES)
     (tmp_path / "source").mkdir()
     broken.write(tmp_path / "source" / broken.name)
     source = SourceSettings(path=str(tmp_path / "source"))

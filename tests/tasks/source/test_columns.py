@@ -10,9 +10,9 @@ import pytest
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.source import columns as module
 from fineweb_mask.tasks.source.columns import ColumnError, check_columns, document_columns, named_columns, settle
-from fineweb_mask.tasks.source.discovery import SourceShard, discover
+from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.reader import ShardReader
-from tests.tasks.source_files import read, settings, write_lines, write_table
+from tests.tasks.source_files import discover, read, settings, write_lines, write_table
 
 STRUCT = pa.array([{"a": 1}])
 OTHER = pa.array([{"b": "é", "c": b"\xff"}])
@@ -34,8 +34,7 @@ def recipe(tmp_path, make_parquet, make_document):
                 **sections,
             }
         )
-        named = [column for _, column, _ in named_columns(settings)]
-        return settings, settle(discover(settings.source), settings.source, named)
+        return settings, settle(discover(settings.source), settings.source, named_columns(settings).values())
 
     return build
 

@@ -7,17 +7,11 @@ from typing import Any
 
 import pytest
 
-from fineweb_mask.tasks.source.discovery import (
-    MOST_NAME_BYTES,
-    SourceError,
-    discover,
-    find_files,
-    find_source,
-)
+from fineweb_mask.tasks.source.discovery import MOST_NAME_BYTES, SourceError, find_files, find_source
 from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.workspace.job import BadShardError
 from tests.conftest import Bucket
-from tests.tasks.source_files import found, read, settings, write_lines, write_table
+from tests.tasks.source_files import discover, found, read, settings, write_lines, write_table
 
 
 def touch(folder: Path, *names: str) -> None:

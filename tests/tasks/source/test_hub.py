@@ -18,7 +18,7 @@ from fineweb_mask.flows.cli import app
 from fineweb_mask.flows.commands._common import WRONG_USAGE
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance, verify
-from fineweb_mask.tasks.source.discovery import SourceError, discover, pin_commit
+from fineweb_mask.tasks.source.discovery import SourceError, pin_commit
 from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.storage.remote import retries
@@ -26,6 +26,7 @@ from fineweb_mask.tasks.storage.remote.errors import RemoteError
 from fineweb_mask.tasks.storage.remote.filesystem import RemoteFile
 from tests.tasks.conftest import document, write_rows
 from tests.tasks.hub_server import SIGNATURE, UNRANGED, HubServer
+from tests.tasks.source_files import discover
 
 TOKEN = "hf_good"
 

@@ -20,13 +20,14 @@ from fineweb_mask.models.columns import KEPT_TYPES
 from fineweb_mask.models.documents import DocumentFilter
 from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.models.settings import IngestSettings
-from fineweb_mask.tasks.source.discovery import SourceShard, discover
+from fineweb_mask.tasks.source import opening
+from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.reader import BATCH_ROWS, ShardReader
 from fineweb_mask.tasks.storage.remote import retries
 from fineweb_mask.tasks.storage.remote.errors import RemoteError
 from fineweb_mask.tasks.workspace.job import BadShardError
 from tests.conftest import Bucket
-from tests.tasks.source_files import Row, found, read, settings, write_lines, write_table
+from tests.tasks.source_files import Row, discover, found, read, settings, write_lines, write_table
 
 
 @pytest.fixture
@@ -182,7 +183,7 @@ def test_rows_that_are_too_large_are_dropped_and_counted(tmp_path: Path, monkeyp
         write_lines(tmp_path / "a.jsonl", [json.dumps({"text": row}) for row in rows]),
     ):
         most = 2_000 + (len('{"text": ""}') if path.suffix == ".jsonl" else 0)
-        monkeypatch.setattr(ShardReader, "largest", most)
+        monkeypatch.setattr(opening, "LARGEST_DOCUMENT", most)
         table, problems = read(settings(path))
         assert problems == [None, None, "too_large", "too_large"]
         assert table["text"].to_pylist()[:2] == rows[:2]

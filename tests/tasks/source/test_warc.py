@@ -9,7 +9,7 @@ import pytest
 
 from fineweb_mask.models.settings import IngestSettings, SourceSettings
 from fineweb_mask.tasks.ingest import ingest
-from fineweb_mask.tasks.source.discovery import discover
+from fineweb_mask.tasks.source import opening
 from fineweb_mask.tasks.source.opening import BrokenFileError
 from fineweb_mask.tasks.source.warc import BodyError, unpacked, warc_records
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
@@ -20,7 +20,14 @@ from tests.tasks.jobs import ingest_job
 pytest.importorskip("warcio")
 pytest.importorskip("trafilatura")
 
+from tests.tasks.source_files import discover
 from tests.warc import Answer, page_of, record_bytes, warc_bytes
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    monkeypatch.setattr(opening, "LARGEST_DOCUMENT", 2**20)
+
 
 TEXT = "The tide is out, and the boats lie on the sand. Somebody has left a red bucket between them.\n" * 3
 
@@ -31,8 +38,8 @@ def shard_of(path: Path, content: bytes):
     return shard
 
 
-def rows(path: Path, content: bytes, most: int = 2**20):
-    return list(warc_records(shard_of(path, content), most))
+def rows(path: Path, content: bytes):
+    return list(warc_records(shard_of(path, content)))
 
 
 @pytest.mark.parametrize("name", ["a.warc.gz", "a.warc"])
@@ -110,7 +117,7 @@ def test_pages_without_http_have_the_charset_of_their_record(tmp_path):
         (answer_of("HTTP/1.1 204 No Content\nContent-Type: text/html", b""), "http_error"),
     ]
     shard = shard_of(tmp_path / "a.warc", b"".join(record for record, _ in records))
-    found = [row if isinstance(row, str) else row["charset"] for row in warc_records(shard, 2**20)]
+    found = [row if isinstance(row, str) else row["charset"] for row in warc_records(shard)]
     assert found == [expected for _, expected in records if expected is not None]
 
 
@@ -201,7 +208,7 @@ def test_a_file_that_is_cut_off_is_an_error(tmp_path, packed, share):
     content = WHOLE[packed][: int(share * len(WHOLE[packed]))]
     shard = shard_of(tmp_path / f"a.warc{'.gz' if packed else ''}", content)
     with pytest.raises(BrokenFileError):
-        list(warc_records(shard, 2**20))
+        list(warc_records(shard))
 
 
 @pytest.mark.parametrize(
