@@ -15,7 +15,7 @@ from fineweb_mask.tasks.exclusion import check_benchmarks
 from fineweb_mask.tasks.export import check_format
 from fineweb_mask.tasks.fit import fitted_on_other_files
 from fineweb_mask.tasks.outputs import check_apart, check_output
-from fineweb_mask.tasks.source.columns import check_columns, check_text_column, looked_at, named_columns, settle
+from fineweb_mask.tasks.source.columns import check_columns, check_text_column, looked_at, settle
 from fineweb_mask.tasks.source.discovery import Source, SourceShard, find_files, find_source
 from fineweb_mask.tasks.source.inventory import Inventory
 from fineweb_mask.tasks.storage.atomic import check_can_write
@@ -119,7 +119,7 @@ def _with_columns(workspace: Workspace, shards: list[SourceShard], settings: Pip
     """Return the files with the columns that all documents have: those of an earlier run, while the corpus grows."""
     if (columns := remembered_columns(workspace, _columns_key(settings), _files(shards))) is not None:
         return [shard.model_copy(update={"columns": columns}) for shard in shards]
-    return settle(shards, settings.source, named_columns(settings).values())
+    return settle(shards, settings.source, settings.named_columns.values())
 
 
 def remember(workspace: Workspace, shards: list[SourceShard], settings: PipelineSettings) -> None:
@@ -130,7 +130,7 @@ def remember(workspace: Workspace, shards: list[SourceShard], settings: Pipeline
 
 def _columns_key(settings: PipelineSettings) -> str:
     """Return a digest of what the columns depend on, beside the files."""
-    source, paths = settings.source, {column for column in named_columns(settings).values() if "." in column}
+    source, paths = settings.source, {column for column in settings.named_columns.values() if "." in column}
     return digest([source.text_column, source.id_column, source.extra_columns, sorted(paths)])
 
 

@@ -4,12 +4,11 @@ from fineweb_mask.models.settings.embedding import FROM_QUALITY, STATIC, Embeddi
 from fineweb_mask.models.settings.engine import EngineSettings
 from fineweb_mask.models.settings.output import FLAT, MaterializeSettings, ReportSettings
 from fineweb_mask.models.settings.pipeline import PipelineSelectionSettings, PipelineSettings
-from fineweb_mask.models.settings.source import NUMERIC_COLUMNS, IngestSettings, SourceSettings
+from fineweb_mask.models.settings.source import IngestSettings, SourceSettings
 
 __all__ = [
     "FLAT",
     "FROM_QUALITY",
-    "NUMERIC_COLUMNS",
     "STATIC",
     "EmbeddingSettings",
     "EngineSettings",

@@ -21,11 +21,11 @@ from fineweb_mask.models.names import find
 from fineweb_mask.models.settings.base import DeviceName, Settings, WritablePlace
 from fineweb_mask.models.settings.embedding import FROM_QUALITY, EmbeddingSettings
 from fineweb_mask.models.settings.engine import EngineSettings
-from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP, MaterializeSettings, ReportSettings
+from fineweb_mask.models.settings.output import FLAT, TEXT_IS_NO_GROUP, MaterializeSettings, ReportSettings
 from fineweb_mask.models.settings.quality import EduScorerSettings, QualitySettings
 from fineweb_mask.models.settings.selection import BY_GAINS, METRICS, GroupSettings, SelectionSettings
 from fineweb_mask.models.settings.selectors.registry import SELECTORS, missing_inputs
-from fineweb_mask.models.settings.source import LABEL_COLUMNS, NUMERIC_COLUMNS, IngestSettings, SourceSettings
+from fineweb_mask.models.settings.source import IngestSettings, SourceSettings
 
 
 class PipelineSelectionSettings(SelectionSettings):
@@ -90,38 +90,32 @@ class PipelineSettings(Settings):
     report: ReportSettings = Field(default_factory=ReportSettings)
     engine: EngineSettings = Field(default_factory=EngineSettings)
 
-    @model_validator(mode="after")
-    def _source_keeps_the_scorers_columns(self) -> Self:
-        kept = self.source.extra_columns
-        if kept == "all":
-            return self
-        for index, scorer in enumerate(self.quality.scorers):
-            for key, column in scorer.source_columns.items():
-                if find(column, {*NUMERIC_COLUMNS, *kept}) is None:
-                    raise ValueError(
-                        f"quality.scorers.{index}.{key}: {column!r} is not read: add it to source.extra_columns"
-                    )
-        return self
+    @property
+    def named_columns(self) -> dict[str, str]:
+        """The columns of the documents that settings name, by the keys of these."""
+        groups, layout, copies = self.selection.groups, self.materialize.layout, self.ingest.copies
+        lists = {"ingest.groups": self.ingest.groups or [], "report.by": self.report.by}
+        named = {
+            f"quality.scorers.{index}.{key}": column
+            for index, scorer in enumerate(self.quality.scorers)
+            for key, column in scorer.source_columns.items()
+        }
+        single = {
+            "ingest.copies.prefer": next(iter(copies.prefer), None),
+            "ingest.copies.exempt": next(iter(copies.exempt), None),
+            "selection.group_column": self.selection.group_column,
+            "selection.groups.column": groups and groups.column,
+            "quality.by": self.quality.by,
+            "materialize.layout": None if layout == FLAT else layout,
+        }
+        named |= {key: column for key, column in single.items() if column}
+        return named | {f"{key}.{index}": column for key, names in lists.items() for index, column in enumerate(names)}
 
     @model_validator(mode="after")
-    def _source_keeps_the_columns_of_groups(self) -> Self:
-        groups, kept = self.selection.groups, self.source.extra_columns
-        named = {
-            "quality.by": self.quality.by,
-            "selection.groups.column": None if groups is None else groups.column,
-            "selection.group_column": self.selection.group_column,
-            "ingest.copies.prefer": next(iter(self.ingest.copies.prefer), None),
-            "ingest.copies.exempt": next(iter(self.ingest.copies.exempt), None),
-            **{f"ingest.groups.{index}": column for index, column in enumerate(self.ingest.groups or [])},
-        }
-        for key, column in named.items():
-            if column is not None and find(column, {"text", self.source.text_column}):
+    def _text_is_no_group(self) -> Self:
+        for key, column in self.named_columns.items():
+            if not key.startswith("quality.scorers") and find(column, {"text", self.source.text_column}):
                 raise ValueError(f"{key}: received {column!r}: {TEXT_IS_NO_GROUP}")
-            if column is not None and kept != "all" and find(column, {*LABEL_COLUMNS, *kept}) is None:
-                raise ValueError(
-                    f"{key}: {column!r} is not read: add it to source.extra_columns, or name one of "
-                    f"{', '.join(sorted({*LABEL_COLUMNS, *kept}))}"
-                )
         return self
 
     @model_validator(mode="after")

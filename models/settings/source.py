@@ -7,12 +7,6 @@ from pydantic import Field, field_validator, model_validator
 
 from fineweb_mask.models.settings.base import Place, Settings, Text
 
-NUMERIC_COLUMNS = frozenset({"language_score", "token_count", "n_chars"})
-"""Numeric columns that every document has, independent of `source.extra_columns`."""
-
-LABEL_COLUMNS = NUMERIC_COLUMNS | {"id", "dump", "url", "date", "file_path", "language"}
-"""Columns that every document has and that may name its group: all but the text and its hash."""
-
 
 class SourceSettings(Settings):
     """Where the raw documents are, and the names of their columns."""

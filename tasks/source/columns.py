@@ -20,7 +20,6 @@ from fineweb_mask.models.names import alike, find
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.schemas import FINEWEB, MEASURED, RESERVED_COLUMNS, ROW, SOURCE_ROW, documents_schema
 from fineweb_mask.models.settings import FLAT, PipelineSettings, SourceSettings
-from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.opening import PACKED, broken_files, inferred_type, jsonl_records, open_parquet_source
 from fineweb_mask.tasks.source.warc import COLUMNS as WARC_COLUMNS
@@ -36,14 +35,6 @@ TAKEN_NAMES = RESERVED_COLUMNS | QUERY_COLUMNS | set(FINEWEB.names)
 
 class ColumnError(SettingsError):
     """A setting names a column that the documents will not have, or a file has columns that cannot be kept."""
-
-
-class SourceColumn(NamedTuple):
-    """A column of a file."""
-
-    name: str  # in the documents
-    place: tuple[str, ...]  # the names that lead to it in the file
-    kind: pa.DataType | None  # None: the file has no such column
 
 
 class Known(NamedTuple):
@@ -124,9 +115,9 @@ def settle(shards: Sequence[SourceShard], settings: SourceSettings, named: Itera
     values = defaultdict[str, set[str]](set)  # of keys
     for _, known in files:
         with suppress(ColumnError):  # which ingest reports
-            for column in extra_columns(known.schema, settings, named):
-                names.setdefault(alike(column.name), column.name)
-                kinds[alike(column.name)] += [] if column.kind is None else [kept_type(column.kind)]
+            for name, kind in extra_columns(known.schema, settings, named):
+                names.setdefault(alike(name), name)
+                kinds[alike(name)] += [] if kind is None else [kept_type(kind)]
     of_files = {name for name, found in kinds.items() if found}
     for name, value in (key for shard in shards for key in keys_read(shard, settings).items()):
         is_kept = settings.extra_columns == "all" or alike(name) in names
@@ -154,8 +145,10 @@ def type_of_keys(values: Collection[str]) -> pa.DataType:
     return pa.string() if values else pa.null()
 
 
-def extra_columns(schema: pa.Schema, settings: SourceSettings, named: Iterable[str] = ()) -> list[SourceColumn]:
-    """Return the columns of a file that are kept beside FINEWEB's.
+def extra_columns(
+    schema: pa.Schema, settings: SourceSettings, named: Iterable[str] = ()
+) -> list[tuple[str, pa.DataType | None]]:
+    """Return the columns of a file that are kept beside FINEWEB's, by name, with their types; None: it has none such.
 
     Raises
     ------
@@ -164,20 +157,20 @@ def extra_columns(schema: pa.Schema, settings: SourceSettings, named: Iterable[s
     """
     if settings.extra_columns == "all":
         used = {find(name, schema.names) for name in (settings.text_column, settings.id_column, *FINEWEB.names)}
-        extra = [SourceColumn(one.name, (one.name,), one.type) for one in schema if one.name not in used]
+        extra = [(one.name, one.type) for one in schema if one.name not in used]
         paths = {alike(name): name for name in named if "." in name}.values()
-        extra += [one for path in paths if len((one := SourceColumn(path, *locate(path, schema))).place) > 1]
+        extra += [(path, kind) for path in paths for place, kind in [locate(path, schema)] if len(place) > 1]
     else:
         listed = [name for name in settings.extra_columns if alike(name) not in FINEWEB.names]
-        extra = [SourceColumn(name, *locate(name, schema)) for name in listed]
-    remedy = "list the columns to keep in source.extra_columns, with"
-    if taken := [one.name for one in extra if alike(one.name) in TAKEN_NAMES]:  # SQL ignores case
+        extra = [(name, locate(name, schema)[1]) for name in listed]
+    names, remedy = [name for name, _ in extra], "list the columns to keep in source.extra_columns, with"
+    if taken := [name for name in names if alike(name) in TAKEN_NAMES]:  # SQL ignores case
         raise ColumnError(f"column {taken[0]!r} has a name that the pipeline uses itself: {remedy}out it")
-    times = Counter(alike(one.name) for one in extra)
-    if twice := [one.name for one in extra if times[alike(one.name)] > 1]:
+    times = Counter(map(alike, names))
+    if twice := [name for name in names if times[alike(name)] > 1]:
         same = [name for name in twice if alike(name) == alike(twice[0])]
         raise ColumnError(f"columns {same} differ in case only, or in spaces: {remedy} one of them")
-    if unnamed := [one.name for one in extra if not one.name or "\0" in one.name]:
+    if unnamed := [name for name in names if not name or "\0" in name]:
         raise ColumnError(f"column {unnamed[0]!r} has a name that SQL does not allow: {remedy}out it")
     return extra
 
@@ -223,14 +216,12 @@ def check_columns(settings: PipelineSettings, shards: Sequence[SourceShard]) -> 
     Raises
     ------
     ColumnError
-        If no readable source file has a column, `report.by` names the text, or a column of scores holds texts.
+        If no readable source file has a column, or a column of scores holds texts.
     """
-    if "text" in settings.report.by:
-        raise ColumnError(f"report.by: {TEXT_IS_NO_GROUP}")
     check_text_column(looked_at(shards), "source.text_column", settings.source.text_column)
     if (columns := document_columns(shards)) is None:
         return
-    for key, column in named_columns(settings).items():
+    for key, column in settings.named_columns.items():
         if (kind := columns.get(column)) is None:
             spelled = [] if (own := find(column, columns)) is None else [own]
             instead = [FLAT] if key == "materialize.layout" else []
@@ -246,24 +237,3 @@ def check_columns(settings: PipelineSettings, shards: Sequence[SourceShard]) -> 
             )
         if key.startswith("quality.scorers") and is_text(kind):
             raise ColumnError(f"{key}: {column!r} must hold numbers, its type is {kind}: name another")
-
-
-def named_columns(settings: PipelineSettings) -> dict[str, str]:
-    """Return the columns of the documents that settings name, by the keys of these."""
-    selection, layout, copies = settings.selection, settings.materialize.layout, settings.ingest.copies
-    lists = {"ingest.groups": settings.ingest.groups or [], "report.by": settings.report.by}
-    named = {
-        f"quality.scorers.{index}.{key}": column
-        for index, scorer in enumerate(settings.quality.scorers)
-        for key, column in scorer.source_columns.items()
-    }
-    single = {
-        "ingest.copies.prefer": next(iter(copies.prefer), None),
-        "ingest.copies.exempt": next(iter(copies.exempt), None),
-        "selection.group_column": selection.group_column,
-        "selection.groups.column": selection.groups and selection.groups.column,
-        "quality.by": settings.quality.by,
-        "materialize.layout": None if layout == FLAT else layout,
-    }
-    named |= {key: column for key, column in single.items() if column}
-    return named | {f"{key}.{index}": column for key, names in lists.items() for index, column in enumerate(names)}

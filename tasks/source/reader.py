@@ -84,7 +84,7 @@ class ShardReader:
         if shard.format == "parquet" and kind is not None and not is_text(kind):
             raise self._error(f"column {text!r} must hold text, its type is {kind}")
         try:
-            own = [column.name for column in extra_columns(known.schema, settings)]
+            own = [name for name, _ in extra_columns(known.schema, settings)]
             if shard.columns is None:
                 [shard] = settle([shard], settings)
         except ColumnError as error:

@@ -6,9 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from fineweb_mask.models.errors import SettingsError
-from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.models.settings import PipelineSelectionSettings, PipelineSettings
-from fineweb_mask.models.settings.source import LABEL_COLUMNS
 from fineweb_mask.models.settings.validation import validated
 
 MINIMAL = {
@@ -77,11 +75,10 @@ CONTRADICTIONS = [  # what is allowed, what contradicts it, and the message
     ({"selection.solver": "top_quality"}, NO_SCORERS, "selection.solver: top_quality: .* alone: set quality.scorers"),
     ({"selection.solver": "odis"}, NO_SCORERS, "it reads the columns of scorers"),
     ({"selection.lamb": 1}, NO_SCORERS, "selection.lamb: 1 is for quality alone, .* is empty: lower it"),
-    ({"selection.groups.column": "a"}, {"source.extra_columns": ["b"]}, "'a' is not read: add it to .* or name one of"),
     ({}, {"selection.groups.column": "text"}, "selection.groups.column: .* 'text': the text itself cannot be a group"),
     ({"selection.groups.column": "body"}, {"source.text_column": "body"}, "received 'body': the text itself cannot be"),
     (BY_GROUP, {"selection.budget": 500}, "budget, 500, is what every block gives: use select_ratio"),
-    ({"ingest.copies.prefer": {"a": ["x"]}}, {"source.extra_columns": []}, r"ingest\.copies\.prefer: 'a' is not read"),
+    ({"report.by": ["dump"]}, {"report.by": ["dump", "text"]}, "report.by.1: .* 'text': the text itself cannot be a"),
 ]
 
 
@@ -97,10 +94,3 @@ def test_blocks_are_of_alike_documents_where_gains_are_compared_and_groups_have_
     others = ({"selection.solver": "semdedup"}, BY_GROUP, {"selection.blocks": "order"})
     by_likeness = [parsed(changes).selection.by_likeness for changes in ({}, {"selection.solver": "greedy"}, *others)]
     assert by_likeness == [True, True, False, False, False]
-
-
-def test_groups_may_be_those_of_any_column_that_is_read():
-    assert {*FINEWEB.names, "n_chars"} - {"text"} == LABEL_COLUMNS
-    for column, kept in (*((column, []) for column in LABEL_COLUMNS), ("site", ["site"]), ("site", "all")):
-        settings = parsed({"source.extra_columns": kept, "selection.groups.column": column})
-        assert settings.selection.groups.column == column

@@ -1,8 +1,5 @@
 """Broken, hostile and odd files: each is read with all its rows accounted for, or is set aside with a reason."""
 
-from collections.abc import Iterator
-
-import duckdb
 import pyarrow.parquet as pq
 import pytest
 
@@ -19,19 +16,12 @@ from tests.tasks.source_files import discover
 SETTINGS = IngestSettings(min_chars=20)
 
 
-@pytest.fixture(scope="module")
-def connection() -> Iterator[duckdb.DuckDBPyConnection]:
-    """The database that reads documents when a dataset is written."""
-    with duckdb.connect() as connection:
-        yield connection
-
-
 def test_there_are_many() -> None:
     assert len({one.name for one in BROKEN}) == len(BROKEN) >= 300
 
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: ascii(broken.name)[1:60])
-def test_a_file_is_read_or_set_aside(tmp_path, broken, connection, monkeypatch):
+def test_a_file_is_read_or_set_aside(tmp_path, broken, monkeypatch):
     monkeypatch.setattr(opening, "LARGEST_DOCUMENT", MOST_BYTES)
     (tmp_path / "source").mkdir()
     broken.write(tmp_path / "source" / broken.name)
@@ -54,9 +44,4 @@ def test_a_file_is_read_or_set_aside(tmp_path, broken, connection, monkeypatch):
     assert 0 <= found.details["tokens"] <= found.details["tokens_in"] < 2**63
     if broken.outcome == READ:
         assert (found.details["rows_in"], dropped) == (broken.rows, broken.dropped)
-    path = workspace.resolve(found)
-    documents = pq.read_table(path)
-    documents.validate(full=True)
-    again = connection.sql("SELECT * FROM read_parquet($path)", params={"path": str(path)}).to_arrow_table()
-    for one, other in zip(again.cast(documents.schema).columns, documents.columns, strict=True):
-        assert one.equals(other) or str(one.to_pylist()) == str(other.to_pylist())  # NaN is not equal to NaN
+    pq.read_table(workspace.resolve(found)).validate(full=True)
