@@ -37,7 +37,7 @@ from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.ingest import IngestJob, ingest
-from fineweb_mask.tasks.source.discovery import discover
+from fineweb_mask.tasks.source.discovery import find_source
 from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -107,7 +107,7 @@ def orchestration(folder: Path, jobs: int, address: str) -> list[Any]:
     LastRun(settings=settings, folder=str(ROOT)).save(workspace)
     todo = [
         IngestJob(root=workspace.address, shard=shard, source=settings.source, settings=settings.ingest)
-        for shard in discover(settings.source)
+        for shard in find_source(settings.source).shards
     ]
     for job in todo:
         ingest(job)

@@ -30,7 +30,7 @@ from fineweb_mask.models.settings import IngestSettings, SourceSettings
 from fineweb_mask.models.settings.source import FilterSettings
 from fineweb_mask.tasks.ingest import IngestJob, ingest
 from fineweb_mask.tasks.processes import texts, workers
-from fineweb_mask.tasks.source.discovery import discover
+from fineweb_mask.tasks.source.discovery import find_source
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -46,7 +46,7 @@ def ours(path: Path, folder: Path, processes: int, settings: list[FilterSettings
     texts.cores = lambda: processes  # type: ignore[assignment]
     workers.end_workers()
     source = SourceSettings(path=str(path))
-    [shard] = discover(source)
+    [shard] = find_source(source).shards
     kept = IngestSettings(min_chars=1, filters=settings, exact_dedup="off")
     job = IngestJob(root=str(folder), shard=shard, source=source, settings=kept)
     ingest(job)

@@ -76,7 +76,7 @@ def ours(texts: list[str]) -> NDArray[np.int64]:
         pq.write_table(pa.table([rows, pa.array(texts)], schema=schema), path)
         documents = StageFile(stage="ingest", name="a", path=path.name, rows=len(texts), bytes=0, fingerprint="of a")
         made = sketch(SketchJob(root=folder, documents=documents, sketch=SKETCH))
-        ingest = IngestSettings(exact_dedup="off", near_dedup="minhash", near_threshold=THRESHOLD)
+        ingest = IngestSettings(exact_dedup="off", near_dedup=THRESHOLD)
         compared = {"documents": (documents,), "signatures": (made,)}
         job = DedupJob(root=folder, settings=ingest, memory_limit="2GB", **compared)
         dedup(job)

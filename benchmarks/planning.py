@@ -29,7 +29,7 @@ from fineweb_mask.models.settings import EmbeddingSettings, PipelineSelectionSet
 from fineweb_mask.models.settings.quality import ColumnScorerSettings, QualitySettings
 from fineweb_mask.tasks.dedup.duplicates import DedupJob, dedup
 from fineweb_mask.tasks.fit import FitJob
-from fineweb_mask.tasks.source.discovery import discover
+from fineweb_mask.tasks.source.discovery import find_source
 from fineweb_mask.tasks.workspace.job import StageJob
 from fineweb_mask.tasks.workspace.listing import Listing, update_index
 from fineweb_mask.tasks.workspace.manifest import write_manifest
@@ -110,7 +110,7 @@ def make(folder: Path, shards: int) -> Path:
     for number in range(shards):
         (folder / "corpus" / f"{number:05d}.jsonl").write_text("{}\n")
     settings, opened = settings_of(folder, str(workspace)), Workspace(workspace)
-    shards, models = discover(settings.source), PretrainedModels.of(settings)
+    shards, models = find_source(settings.source).shards, PretrainedModels.of(settings)
     run = Run(opened, settings, shards, models, task_runs=_Written(workers=1))
     with opened.in_use():
         select(run, prepare(run))
@@ -127,7 +127,7 @@ def plan_again(folder: Path, address: str) -> None:
     with workspace.in_use():
         Listing(workspace)
         listed, started = time.perf_counter() - started, time.perf_counter()
-        run = Run(workspace, settings, discover(settings.source), PretrainedModels.of(settings))
+        run = Run(workspace, settings, find_source(settings.source).shards, PretrainedModels.of(settings))
         select(run, prepare(run))
     seconds, after = time.perf_counter() - started, status_mib("VmHWM")
     print(listed, seconds, before, after, sum(stage.files for stage in run.stages))

@@ -27,6 +27,7 @@ MADE_ID = "fineweb-mask:"
 """What the ids begin with that are made for documents without one."""
 
 TextFilter = Callable[[Sequence[str], Sequence[str | None]], Sequence[tuple[str, str | None]]]
+"""Takes texts and their URLs; returns each text, which it may have changed, and why it is dropped, or None."""
 
 CONTENT_HASH = MEASURED.field("content_hash")
 LONGEST_VALUE = 200
@@ -92,8 +93,7 @@ class DocumentFilter:
     `source` is the name of the source file, from which missing ids are derived. `copies` returns, for the hash of each
     text, the id of the document of another corpus that has it, or None; such rows are dropped, and it is their `twin`.
     So are those for whose text `overlaps` returns the name of an item of a benchmark.
-    `text_filter` takes texts and their URLs, and returns for each the text, which it may have changed, and why it is
-    dropped, or None.
+    `write_dropped` takes dropped rows, as `dropped_schema` has them.
 
     Examples
     --------
@@ -110,6 +110,7 @@ class DocumentFilter:
     copies: Callable[[list[bytes]], list[str | None]] | None = None
     text_filter: TextFilter | None = None
     overlaps: Callable[[list[str]], list[str | None]] | None = None
+    write_dropped: Callable[[pa.RecordBatch], object] = lambda _: None
     dropped: Counter[str] = field(default_factory=Counter)
     lost: Counter[str] = field(default_factory=Counter)  # numbers that cannot be those of a document, by column
     rows_in: int = 0
@@ -117,7 +118,6 @@ class DocumentFilter:
     tokens_in: int = 0
     tokens_kept: int = 0
     tokens_estimated: int = 0  # kept rows with a token count estimated from the length
-    _gone: list[pa.RecordBatch] = field(default_factory=list)  # dropped rows that were not taken
     _seen: set[bytes] = field(default_factory=set)
 
     def apply(self, batch: pa.RecordBatch, problems: pa.Array | None = None) -> pa.RecordBatch:
@@ -166,18 +166,13 @@ class DocumentFilter:
         self.lost["token_count"] += known.null_count - tokens.null_count
         return _with(batch, **fractions, token_count=known)
 
-    def take_dropped(self) -> list[pa.RecordBatch]:
-        """Return the dropped rows that were not taken yet, as `dropped_schema` has them."""
-        gone, self._gone = self._gone, []
-        return gone
-
     def _drop_if(self, batch: pa.RecordBatch, is_bad: Iterable[bool], reason: str) -> pa.RecordBatch:
         return self._drop(batch, [reason if bad else None for bad in is_bad])
 
     def _drop(
         self, batch: pa.RecordBatch, reasons: Sequence[str | None], twins: Sequence[str | None] | None = None
     ) -> pa.RecordBatch:
-        """Return the rows without a reason; count the others, and keep them to be taken."""
+        """Return the rows without a reason; count the others, and write them."""
         self.dropped.update(reason for reason in reasons if reason is not None)
         is_kept = pa.array([reason is None for reason in reasons], pa.bool_())
         if pc.all(is_kept).as_py() in {True, None}:
@@ -185,7 +180,7 @@ class DocumentFilter:
         is_gone = pc.invert(is_kept)
         why = {"reason": reasons, "twin": twins or [None] * len(reasons)}
         decided = {name: pa.array(values, pa.string()).filter(is_gone) for name, values in why.items()}
-        self._gone.append(self._dropped_rows(batch.filter(is_gone), decided))
+        self.write_dropped(self._dropped_rows(batch.filter(is_gone), decided))
         return batch.filter(is_kept)
 
     def _dropped_rows(self, batch: pa.RecordBatch, decided: Mapping[str, pa.Array]) -> pa.RecordBatch:

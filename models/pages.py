@@ -13,7 +13,6 @@ import codecs
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 from fineweb_mask.models.errors import ModelError
@@ -44,20 +43,6 @@ IN_TAGS = {"utf-16le": "utf-8", "utf-16be": "utf-8", "x-user-defined": "windows-
 
 class ExtractionError(ModelError):
     """What reads crawls is not installed."""
-
-
-def version_of_extraction() -> str:
-    """Return the version of trafilatura, by which the same page may get another text.
-
-    Raises
-    ------
-    ExtractionError
-        If it is not installed.
-    """
-    try:
-        return version("trafilatura")
-    except PackageNotFoundError as error:
-        raise ExtractionError(f"WARC files need trafilatura, which is not installed: {NEEDED}") from error
 
 
 def check_extraction() -> None:
@@ -119,11 +104,6 @@ def codec_of(label: str) -> codecs.CodecInfo | None:
     return codecs.lookup(CODECS[encoding.name]) if encoding.name in CODECS else encoding.codec_info
 
 
-def codec_of_mark(content: bytes) -> codecs.CodecInfo | None:
-    """Return the codec of the encoding whose mark a text or page begins with; None if with none."""
-    return next((codecs.lookup(name) for mark, name in MARKS.items() if content.startswith(mark)), None)
-
-
 def _decoded(page: bytes, charset: str) -> str | None:
     """Return a page in the first encoding that may be its own; None if it has to be guessed."""
     for codec in _codecs(page, charset):
@@ -137,8 +117,8 @@ def _decoded(page: bytes, charset: str) -> str | None:
 
 def _codecs(page: bytes, charset: str) -> Iterator[codecs.CodecInfo]:
     """Yield the codecs of the encodings that a page may be in, by who says so, most believed first."""
-    if codec := codec_of_mark(page):
-        yield codec
+    if mark := next(filter(page.startswith, MARKS), None):
+        yield codecs.lookup(MARKS[mark])
     if not page.isascii():
         with suppress(UnicodeDecodeError):
             codecs.getincrementaldecoder("utf-8")().decode(page)

@@ -96,9 +96,7 @@ ARRAYS = pa.schema(
 )
 """Named arrays."""
 
-RESERVED_COLUMNS = frozenset(
-    {"row", "source_row", "n_chars", "content_hash", "quality", "inclusion", "block", "selected"}
-)
+RESERVED_COLUMNS = frozenset({SOURCE_ROW.name, *MEASURED.names, *MASKS.names, "quality"})
 """Columns that the pipeline writes; a source column with one of these names cannot be kept."""
 
 

@@ -24,7 +24,7 @@ from fineweb_mask.models.documents import content_hash
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.settings import SourceSettings
-from fineweb_mask.tasks.source.columns import ColumnError, columns_of
+from fineweb_mask.tasks.source.columns import ColumnError, known_columns
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.storage.atomic import atomic_write
@@ -55,7 +55,6 @@ class ExclusionJob(ProductJob):
     stage: ClassVar[Stage] = Stage("exclusion", version=2, label="fit", folders=("fitted/known", "fitted/benchmarks"))
     of: Literal["known", "benchmarks"]
     files: list[SourceShard]
-    threshold: float = 0.8  # by which a benchmark that is the corpus itself is seen
     sample: list[SourceShard] = Field(default_factory=list)  # files of the corpus; not in the key
     text_column: str = "text"
 
@@ -123,7 +122,7 @@ def _weighed(job: ExclusionJob, parts: list[Part]) -> pa.Table:
             f"{len(table):,}",
             f"{len(parts):,}",
         )
-    found = sum(name is not None for name in BenchmarkItems(table, job.threshold).overlaps(texts))
+    found = sum(name is not None for name in BenchmarkItems(table).overlaps(texts))
     if found > SAME * len(texts):
         raise SettingsError(
             f"ingest.decontaminate: {found:,} of {len(texts):,} documents of the source hold items of these files, "
@@ -156,7 +155,7 @@ def check_benchmarks(files: Sequence[SourceShard]) -> None:
 def _benchmark_columns(file: SourceShard) -> dict[str, str]:
     """Return the columns of a file's items by what they hold, first one of texts that are looked for."""
     setting = f"ingest.decontaminate: {file.relative}"
-    schema, rows, _ = columns_of(file, "ingest.decontaminate")
+    schema, rows, _ = known_columns(file, "ingest.decontaminate")
     known = {part: [name for name in names if name in schema.names] for part, names in COLUMNS.items()}
     found = {part: names[0] for part, names in known.items() if names}
     if rows == 0:
@@ -220,6 +219,6 @@ def known_texts(path: Path, fingerprint: str) -> KnownTexts:  # noqa: ARG001 - a
 
 
 @lru_cache(maxsize=1)
-def benchmark_items(path: Path, fingerprint: str, threshold: float) -> BenchmarkItems:  # noqa: ARG001 - as above
+def benchmark_items(path: Path, fingerprint: str) -> BenchmarkItems:  # noqa: ARG001 - as above
     """Return the items of a list, read once by this process."""
-    return BenchmarkItems(read_table(path), threshold)
+    return BenchmarkItems(read_table(path))

@@ -1,7 +1,7 @@
 """Ingest a source file: write its documents in uniform columns, and count every dropped row by its reason."""
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fineweb_mask.models.documents import DocumentFilter
-from fineweb_mask.models.pages import version_of_extraction
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.schemas import documents_schema, dropped_schema
 from fineweb_mask.models.settings import IngestSettings, SourceSettings
 from fineweb_mask.tasks.exclusion import FILES, benchmark_items, known_texts
 from fineweb_mask.tasks.processes.texts import text_filter
-from fineweb_mask.tasks.source.discovery import LARGEST_DOCUMENT, SourceShard
+from fineweb_mask.tasks.source.discovery import SourceShard
+from fineweb_mask.tasks.source.opening import LARGEST_DOCUMENT
 from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing, find_file
@@ -66,15 +66,11 @@ class IngestJob(StageJob):
                 self.shard.format,
                 self.shard.fingerprint,
                 *([] if self.known is None else [self.known.fingerprint]),
-                *(
-                    []
-                    if self.benchmarks is None
-                    else ["without", self.benchmarks.fingerprint, self.settings.decontaminate_threshold]
-                ),
+                *([] if self.benchmarks is None else ["without", self.benchmarks.fingerprint]),
                 *([["erased", *self.erased]] if self.erased else []),
                 *(["columns", *sorted(self.shard.columns)] if self.shard.columns else []),
                 *([["keys", *self.shard.keys]] if self.shard.keys else []),
-                *([f"trafilatura {version_of_extraction()}"] if self.shard.format == "warc" else []),
+                *([f"trafilatura {version('trafilatura')}"] if self.shard.format == "warc" else []),
             ],
         )
 
@@ -102,7 +98,7 @@ def _filters_in_key(settings: IngestSettings) -> list[Any]:
     return [[one.model_dump() for one in settings.filters], version("datatrove"), *models]
 
 
-def _document_filter(job: IngestJob, rows: int) -> DocumentFilter:
+def _document_filter(job: IngestJob, rows: int, write_dropped: Callable[[pa.RecordBatch], object]) -> DocumentFilter:
     """Return what decides which of so many rows of a job's file are kept."""
     copies = overlaps = None
     if job.known is not None:
@@ -110,9 +106,9 @@ def _document_filter(job: IngestJob, rows: int) -> DocumentFilter:
         copies = known_texts(path, job.known.fingerprint).copies
     if job.benchmarks is not None:
         path = job.workspace.resolve(job.benchmarks).parent / FILES["benchmarks"]
-        overlaps = benchmark_items(path, job.benchmarks.fingerprint, job.settings.decontaminate_threshold).overlaps
+        overlaps = benchmark_items(path, job.benchmarks.fingerprint).overlaps
     filters = text_filter(job.settings.filters, rows) if job.settings.filters else None
-    return DocumentFilter(job.settings, job.shard.relative, copies, filters, overlaps)
+    return DocumentFilter(job.settings, job.shard.relative, copies, filters, overlaps, write_dropped)
 
 
 def _without(
@@ -136,20 +132,18 @@ def ingest(job: IngestJob) -> None:
         If the file is damaged or lacks a column.
     """
     reader = ShardReader(job.shard, job.source)
-    documents = _document_filter(job, reader.rows)
     ids = array("q")  # hashes
     with (
         stage_file_writer(job.output, documents_schema(reader.extra), job.key) as writer,
         stage_file_writer(job.beside("dropped"), dropped_schema(reader.extra), job.key) as dropped,
     ):
         dropped.details = {"texts": job.settings.keep_dropped}
+        documents = _document_filter(job, reader.rows, dropped.write)
         batches = track_by_size("documents", reader.batches(), reader.rows, lambda pair: pair[0].num_rows, part=(0, 1))
         for read, found in batches:
             batch, problems = _without(job.erased, read, found, documents.rows_in)
             writer.write(documents.apply(batch, problems))
             ids.extend(map(hash, batch["id"].drop_null().cast(pa.binary()).to_pylist()))
-            for gone in documents.take_dropped():
-                dropped.write(gone)
         writer.details = {
             **({"not_kept": sorted(reader.not_kept)} if reader.not_kept else {}),
             **({"lost": dict(lost)} if (lost := reader.lost + documents.lost) else {}),

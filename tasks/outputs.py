@@ -12,7 +12,8 @@ from pathlib import Path
 
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.urls import is_url
-from fineweb_mask.tasks.source.discovery import GLOB_CHARACTERS, HIDDEN, ending_of
+from fineweb_mask.tasks.source.discovery import GLOB_CHARACTERS, HIDDEN
+from fineweb_mask.tasks.source.opening import ending_of
 from fineweb_mask.tasks.storage.atomic import check_can_write
 from fineweb_mask.tasks.workspace.manifest import PROVENANCE, read_manifest
 from fineweb_mask.tasks.workspace.workspace import is_workspace

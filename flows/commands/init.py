@@ -14,7 +14,7 @@ from fineweb_mask.flows.recipe import PACKAGED, RecipeError, load_recipe
 from fineweb_mask.models.urls import is_url, shown
 
 if TYPE_CHECKING:
-    from fineweb_mask.tasks.source.first_rows import Described
+    from fineweb_mask.tasks.source.inventory import Described
 
 LAMB = 0.3  # the default of the settings, which are not imported for it
 SMALL = 2_000  # documents, of which a tenth would be too few to look at
@@ -34,7 +34,7 @@ def init(
     Example: fineweb-mask init my_corpus/ --output my_corpus.yaml
     """
     from fineweb_mask.tasks.outputs import check_output
-    from fineweb_mask.tasks.source.first_rows import describe
+    from fineweb_mask.tasks.source.inventory import describe
     from fineweb_mask.tasks.storage.atomic import atomic_write
 
     check_output(output, "--output", [source], replaces=force)
@@ -65,7 +65,7 @@ def recipe_of_documents(source: str, workspace: str | None) -> tuple[Path, list[
     FinewebMaskError
         If the source cannot be read, or the workspace is at a URL or has a recipe for another source.
     """
-    from fineweb_mask.tasks.source.first_rows import describe
+    from fineweb_mask.tasks.source.inventory import describe
     from fineweb_mask.tasks.storage.atomic import atomic_write
     from fineweb_mask.tasks.workspace.workspace import RECIPE, Workspace, is_workspace
 

@@ -16,10 +16,11 @@ def find_duplicates(run: Run, documents: Files) -> Files:
     run.duplicates = PerShard({name: no_duplicates(name) for name in documents})
     ingest = run.settings.ingest
     if ingest.compares_shards:
-        in_order, others = PerShard(sorted(documents.items())), list[SourceShard]()
-        if ingest.near_dedup == "minhash":
+        in_order, others, sketched = PerShard(sorted(documents.items())), list[SourceShard](), list[SketchJob]()
+        if ingest.near_dedup is not None:
+            how = Sketch.for_threshold(ingest.near_dedup)
             others = [file for path in ingest.against for file in find_files(path, "ingest.against")]
-        sketched = [SketchJob(root=run.root, documents=file, sketch=_how(run)) for file in others]
+            sketched = [SketchJob(root=run.root, documents=file, sketch=how) for file in others]
         job = DedupJob(
             root=run.root,
             documents=(*others, *in_order.values()),
@@ -34,10 +35,6 @@ def find_duplicates(run: Run, documents: Files) -> Files:
 
 def sketch_shards(run: Run, documents: Files) -> Files:
     """Return the sketches of every shard, none if near-duplicates are not looked for."""
-    if run.settings.ingest.near_dedup != "minhash":
+    if run.settings.ingest.near_dedup is None:
         return PerShard()
-    return run.map(sketch, documents=documents, sketch=_how(run))
-
-
-def _how(run: Run) -> Sketch:
-    return Sketch.for_threshold(run.settings.ingest.near_threshold)
+    return run.map(sketch, documents=documents, sketch=Sketch.for_threshold(run.settings.ingest.near_dedup))

@@ -157,7 +157,6 @@ def exclusion_lists(run: Run) -> dict[str, StageFile]:
             root=run.root,
             of="benchmarks",
             files=files,
-            threshold=settings.decontaminate_threshold,
             sample=[run.shards[name] for name in run.sample],
             text_column=run.settings.source.text_column,
         )

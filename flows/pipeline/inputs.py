@@ -18,7 +18,7 @@ from fineweb_mask.tasks.outputs import check_apart, check_output
 from fineweb_mask.tasks.source.columns import (
     check_columns,
     check_text_column,
-    columns_of,
+    looked_at,
     remembered_columns,
     settle,
 )
@@ -26,9 +26,6 @@ from fineweb_mask.tasks.source.discovery import Source, SourceShard, find_files,
 from fineweb_mask.tasks.source.inventory import Inventory
 from fineweb_mask.tasks.storage.atomic import check_can_write
 from fineweb_mask.tasks.workspace.workspace import Workspace
-
-LOOKED_AT = 16
-"""Files of another corpus, or of examples, that are opened before the work."""
 
 
 class Inputs(NamedTuple):
@@ -77,7 +74,7 @@ def find_inputs(settings: PipelineSettings) -> Inputs:
         With the key of the setting that names something that does not exist.
     """
     load_filters(settings.ingest.filters)
-    if settings.ingest.near_dedup == "minhash":
+    if settings.ingest.near_dedup is not None:
         load_rensa()
     workspace = Workspace(settings.workspace)
     workspace.check_is_ours()
@@ -90,14 +87,12 @@ def find_inputs(settings: PipelineSettings) -> Inputs:
             files = find_files(path, f"ingest.{setting}")
             check_apart(written, [path, *(file.url for file in files)])  # else every run would have another answer
             if setting == "against":
-                _check_readable(files, "ingest.against")
-                check_text_column(files, "ingest.against")
+                check_text_column(looked_at(files, "ingest.against"), "ingest.against")
             else:
                 check_benchmarks(files)
     if (targets := settings.selection.targets) is not None:
         files = find_files(targets.path, "selection.targets.path")
-        _check_readable(files, "selection.targets.path")
-        check_text_column(files, "selection.targets.path")
+        check_text_column(looked_at(files, "selection.targets.path"), "selection.targets.path")
     check_apart(written, [settings.source.path])  # a folder around the workspace may take long to list
     source = find_source(settings.source)
     shards = _with_columns(workspace, source.shards, settings)
@@ -107,13 +102,6 @@ def find_inputs(settings: PipelineSettings) -> Inputs:
     check_columns(settings, shards)
     models = PretrainedModels.of(settings)  # last: it may take long
     return Inputs(workspace, shards, models, source._replace(shards=shards))
-
-
-def _check_readable(files: list[SourceShard], setting: str) -> None:
-    """Check that the first files can be read: of all, it would take long."""
-    for file in files[:LOOKED_AT]:
-        if file.bytes:
-            columns_of(file, setting)
 
 
 def doubts(found: Inputs, settings: PipelineSettings, source: Inventory) -> list[str]:
@@ -133,4 +121,4 @@ def _with_columns(workspace: Workspace, shards: list[SourceShard], settings: Pip
     """Return the files with the columns that all documents have: those of an earlier run, while the corpus grows."""
     if (columns := remembered_columns(workspace, settings, shards)) is not None:
         return [shard.model_copy(update={"columns": columns}) for shard in shards]
-    return settle(shards, settings.source, list(settings.named_columns.values()))
+    return settle(shards, settings.source, settings.named_columns.values())

@@ -17,7 +17,7 @@ REMEDIES = {
     "ingest": "change what drops them",
     "duplicate": "look where their copies are, or set ingest.exact_dedup to shard or off",
     "near_duplicate": "read some pairs (view fates of fineweb-mask sql); name the group first in "
-    "ingest.copies.prefer to keep its copies, or in ingest.copies.exempt, or set ingest.near_threshold higher",
+    "ingest.copies.prefer to keep its copies, or in ingest.copies.exempt, or set ingest.near_dedup higher",
     "same_url": "name the group first in ingest.copies.prefer to keep its pages, or in ingest.copies.exempt, or set "
     "ingest.url_dedup to false",
     "excluded": "name less in the lists of ingest.exclude",

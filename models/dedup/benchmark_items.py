@@ -38,6 +38,8 @@ ANSWER_WITHIN = 300
 """Letters after a question in which its answer is looked for: other choices may stand between."""
 PRIOR = 1_000
 """Documents without a word that are added to those in which it was counted: few documents say little."""
+THRESHOLD = 0.8
+"""Score of a part from which a document holds it."""
 LOOKED_AT = 0.4
 """Least share of the weights from which a document is compared letter by letter."""
 MOST_COMPARED = 50
@@ -146,7 +148,7 @@ def weigh(parts: Iterable[Part], sample: Iterable[str]) -> pa.Table:
 class BenchmarkItems:
     """The parts of items of benchmarks, as `weigh` returns them, and the score from which a document is a copy."""
 
-    def __init__(self, items: pa.Table, threshold: float) -> None:
+    def __init__(self, items: pa.Table, threshold: float = THRESHOLD) -> None:
         self._names, self._alone, self._words, answers = (
             items[name].to_pylist() for name in ("name", "alone", "words", "answer")
         )

@@ -78,7 +78,7 @@ def load_rensa() -> "ModuleType":
         import rensa
     except ImportError as error:
         raise SettingsError(
-            "ingest.near_dedup: minhash needs the package rensa: install fineweb-mask with the extra 'near-dedup'"
+            "ingest.near_dedup needs the package rensa: install fineweb-mask with the extra 'near-dedup'"
         ) from error
     if rensa.RMinHash.ALGORITHM_VERSION != RENSA_ALGORITHM:
         raise SettingsError(

@@ -3,12 +3,11 @@
 from fineweb_mask.models.settings.embedding import FROM_QUALITY, STATIC, EmbeddingSettings
 from fineweb_mask.models.settings.output import FLAT, MaterializeSettings, ReportSettings
 from fineweb_mask.models.settings.pipeline import EngineSettings, PipelineSelectionSettings, PipelineSettings
-from fineweb_mask.models.settings.source import NUMERIC_COLUMNS, IngestSettings, SourceSettings
+from fineweb_mask.models.settings.source import IngestSettings, SourceSettings
 
 __all__ = [
     "FLAT",
     "FROM_QUALITY",
-    "NUMERIC_COLUMNS",
     "STATIC",
     "EmbeddingSettings",
     "EngineSettings",

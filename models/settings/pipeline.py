@@ -24,7 +24,7 @@ from fineweb_mask.models.settings.output import FLAT, TEXT_IS_NO_GROUP, Material
 from fineweb_mask.models.settings.quality import EduScorerSettings, QualitySettings
 from fineweb_mask.models.settings.selection import BY_GAINS, METRICS, GroupSettings, SelectionSettings
 from fineweb_mask.models.settings.selectors.registry import SELECTORS, missing_inputs
-from fineweb_mask.models.settings.source import LABEL_COLUMNS, NUMERIC_COLUMNS, IngestSettings, SourceSettings
+from fineweb_mask.models.settings.source import IngestSettings, SourceSettings
 
 
 class PipelineSelectionSettings(SelectionSettings):
@@ -132,17 +132,10 @@ class PipelineSettings(Settings):
         return named | {f"report.by.{index}": column for index, column in enumerate(self.report.by or [])}
 
     @model_validator(mode="after")
-    def _source_keeps_the_columns_that_are_named(self) -> Self:
-        kept = self.source.extra_columns
+    def _text_is_no_group(self) -> Self:
         for key, column in self.named_columns.items():
-            known = NUMERIC_COLUMNS if key.startswith("quality.scorers") else LABEL_COLUMNS
-            if known == LABEL_COLUMNS and find(column, {"text", self.source.text_column}):
+            if not key.startswith("quality.scorers") and find(column, {"text", self.source.text_column}):
                 raise ValueError(f"{key}: received {column!r}: {TEXT_IS_NO_GROUP}")
-            if kept != "all" and find(column, {*known, *kept}) is None:
-                raise ValueError(
-                    f"{key}: {column!r} is not read: add it to source.extra_columns, or name one of "
-                    f"{', '.join(sorted({*known, *kept}))}"
-                )
         return self
 
     @model_validator(mode="after")

@@ -12,9 +12,15 @@ REMOVED: dict[str, str] = {
     "ingest.copies.one_for_each": "is gone: name the values whose copies are wanted first in ingest.copies.prefer",
     "ingest.copy_text": "is gone: the workspace holds the texts; delete its folder `documents` after the dataset is "
     "published, or ingest smaller source files",
+    "ingest.decontaminate_threshold": "is gone: leave it out, it is 0.8",
     "ingest.groups": "is in another section: write report.by",
-    "ingest.near_dedup: semantic": "is gone: write minhash; documents of like vectors are kept apart by "
-    "selection.solver: semdedup, or by selection.near_duplicates",
+    "ingest.near_dedup: False": "is gone: write null, or leave it out",
+    "ingest.near_dedup: minhash": "is gone: write the least similarity of near-duplicates, which was 0.7 without "
+    "near_threshold",
+    "ingest.near_dedup: off": "is gone: write null, or leave it out",
+    "ingest.near_dedup: semantic": "is gone: write 0.7, the least similarity of near-duplicates; documents of like "
+    "vectors are kept apart by selection.solver: semdedup, or by selection.near_duplicates",
+    "ingest.near_threshold": "is gone: write its value as ingest.near_dedup",
     "materialize.export.end_token": "is gone: write the token that ends a text as eos_token into the "
     "tokenizer_config.json beside the tokenizer",
     "materialize.export.file_size": "is gone: write materialize.file_size",

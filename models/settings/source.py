@@ -7,12 +7,6 @@ from pydantic import Field, field_validator, model_validator
 
 from fineweb_mask.models.settings.base import Place, Settings, Text
 
-NUMERIC_COLUMNS = frozenset({"language_score", "token_count", "n_chars"})
-"""Numeric columns that every document has, independent of `source.extra_columns`."""
-
-LABEL_COLUMNS = NUMERIC_COLUMNS | {"id", "dump", "url", "date", "file_path", "language"}
-"""Columns that every document has and that may name its group: all but the text and its hash."""
-
 
 class SourceSettings(Settings):
     """Where the raw documents are, and the names of their columns."""
@@ -116,17 +110,13 @@ class IngestSettings(Settings):
         description="Where to drop documents with equal normalised text: in the whole `corpus`, within each `shard`, "
         "or nowhere (`off`). Kept is the first copy of a shard; of several shards, that of the first name.",
     )
-    near_dedup: Literal["off", "minhash"] = Field(
-        "off",
-        description="Whether to drop near-duplicates in the corpus, before anything is selected: `minhash` takes "
-        "documents that share most runs of words.",
-    )
-    near_threshold: float = Field(
-        0.7,
+    near_dedup: float | None = Field(
+        None,
         gt=0,
         le=1,
-        description="Least similarity of near-duplicates: the share of the runs of five words of two texts that both "
-        "have (Jaccard similarity), measured exactly.",
+        description="Least similarity of near-duplicates, which are dropped in the whole corpus before anything is "
+        "selected: the share of the runs of five words of two texts that both have (Jaccard similarity), measured "
+        "exactly; 0.7 is usual. null: none are looked for.",
     )
     url_dedup: bool = Field(
         False,
@@ -140,19 +130,13 @@ class IngestSettings(Settings):
     against: list[str] = Field(
         default_factory=list,
         description="Workspaces or datasets (folders, files or URLs) whose documents are not wanted again: one with an "
-        "equal normalised text is dropped as `known`; with `near_dedup: minhash`, so is a near-duplicate of one.",
+        "equal normalised text is dropped as `known`; with `near_dedup`, so is a near-duplicate of one.",
     )
     decontaminate: list[str] = Field(
         default_factory=list,
         description="Files or folders of benchmarks, with columns `question`, `answer` and `passage`, or `text`: a "
-        "document that holds a question, a passage or a text of them is dropped as `benchmark`.",
-    )
-    decontaminate_threshold: float = Field(
-        0.8,
-        gt=0,
-        le=1,
-        description="Share of an item, by how rare its phrases are, from which a document that holds it is dropped; "
-        "one of fewer than 20 words must be whole.",
+        "document that holds 80% of a question, a passage or a text of them, by how rare its phrases are, is dropped "
+        "as `benchmark`; one of fewer than 20 words must be whole.",
     )
     exclude: list[str] = Field(
         default_factory=list,
@@ -188,14 +172,14 @@ class IngestSettings(Settings):
     @property
     def finds_copies(self) -> bool:
         """Whether near-duplicates are looked for, or pages of one URL."""
-        return self.near_dedup != "off" or self.url_dedup
+        return self.near_dedup is not None or self.url_dedup
 
     @property
     def compares_shards(self) -> bool:
         """Whether documents of different files are compared, so that duplicates are known when all are ingested."""
         return self.exact_dedup == "corpus" or self.finds_copies
 
-    @field_validator("exact_dedup", "near_dedup", mode="before")
+    @field_validator("exact_dedup", mode="before")
     @classmethod
     def _yaml_reads_off_as_false(cls, scope: object) -> object:
         return "off" if scope is False else scope

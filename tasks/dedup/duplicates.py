@@ -57,8 +57,7 @@ class DedupJob(StageJob):
     def depends_on(self) -> Dependencies:
         """Return what is compared, which copy is kept, and the fingerprints of what is read, in their order."""
         ingest = self.settings
-        near = ingest.near_threshold if ingest.near_dedup == "minhash" else None
-        settings = [ingest.exact_dedup == "corpus", ingest.url_dedup, near]
+        settings = [ingest.exact_dedup == "corpus", ingest.url_dedup, ingest.near_dedup]
         return Dependencies(
             settings=[*settings, *([ingest.copies.model_dump()] if ingest.finds_copies else [])],
             inputs=[[[name_of(one), one] for one in self.documents], self.signatures],
@@ -115,8 +114,8 @@ def dedup(job: DedupJob) -> None:
         if ingest.exact_dedup == "corpus":
             compared.find_repeats()
         pairs = [PAIRS.empty_table(), *([compared.of_one_url()] if ingest.url_dedup else [])]
-        if ingest.near_dedup == "minhash":
-            pairs.append(compared.alike(job.signatures, ingest.near_threshold))
+        if ingest.near_dedup is not None:
+            pairs.append(compared.alike(job.signatures, ingest.near_dedup))
         near = choose(*(column.to_numpy() for column in pa.concat_tables(pairs).columns))
         _write_lists(job, connection, near)
 

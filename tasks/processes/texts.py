@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from fineweb_mask.models.documents import TextFilter
 from fineweb_mask.models.filters import Outcome, load_filters
 from fineweb_mask.models.pages import extract_text
 from fineweb_mask.models.settings.source import FilterSettings
@@ -28,9 +29,6 @@ ROWS_WORTH_PROCESSES = 2_000
 PIECE = 20
 """Texts that are sent to a process at a time."""
 PAGE_SECONDS, PIECE_SECONDS = 60.0, 3600.0
-
-TextFilter = Callable[[Sequence[str], Sequence[str | None]], Sequence[Outcome]]
-"""Takes texts and their URLs."""
 
 
 def with_texts(

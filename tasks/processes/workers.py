@@ -99,10 +99,8 @@ class Workers:
         for _ in range(processes):
             self._free.put(None)
 
-    def map(self, function: Callable[[Item], Result], items: Iterable[Item], *, ahead: int = AHEAD) -> Iterator[Result]:
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         """Yield what a function, which may call `ask`, returns for each item, in their order.
-
-        `ahead` items per process are taken before the first has its result.
 
         Raises
         ------
@@ -114,7 +112,7 @@ class Workers:
             for item in items:
                 raise_if_stopped()
                 pending.append(self._threads.submit(function, item))
-                if len(pending) >= ahead * self._processes:
+                if len(pending) >= AHEAD * self._processes:
                     yield pending.popleft().result()
             while pending:
                 yield pending.popleft().result()

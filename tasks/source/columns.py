@@ -5,10 +5,10 @@ A file may hold others than those that were looked at do: what is not among the 
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -20,9 +20,8 @@ from fineweb_mask.models.names import alike, find
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.schemas import FINEWEB, MEASURED, RESERVED_COLUMNS, ROW, SOURCE_ROW, documents_schema
 from fineweb_mask.models.settings import FLAT, PipelineSettings, SourceSettings
-from fineweb_mask.tasks.source.discovery import LARGEST_DOCUMENT, SourceShard
-from fineweb_mask.tasks.source.jsonl import inferred_type, jsonl_records
-from fineweb_mask.tasks.source.opening import PACKED, broken_files, open_parquet_source
+from fineweb_mask.tasks.source.discovery import SourceShard
+from fineweb_mask.tasks.source.opening import PACKED, broken_files, inferred_type, jsonl_records, open_parquet_source
 from fineweb_mask.tasks.source.warc import COLUMNS as WARC_COLUMNS
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.remote.copies import read_text
@@ -44,14 +43,6 @@ class ColumnError(SettingsError):
     """A setting names a column that the documents will not have, or a file has columns that cannot be kept."""
 
 
-class SourceColumn(NamedTuple):
-    """A column of a file."""
-
-    name: str  # in the documents
-    place: tuple[str, ...]  # the names that lead to it in the file
-    kind: pa.DataType | None  # None: the file has no such column
-
-
 class Known(NamedTuple):
     """What is known of a file before it is read as a whole."""
 
@@ -60,7 +51,7 @@ class Known(NamedTuple):
     is_counted: bool
 
 
-def read_columns(shard: SourceShard, largest: int = LARGEST_DOCUMENT) -> Known:
+def read_columns(shard: SourceShard) -> Known:
     """Return the columns of a file, of JSON Lines those of its first rows.
 
     Raises
@@ -73,7 +64,7 @@ def read_columns(shard: SourceShard, largest: int = LARGEST_DOCUMENT) -> Known:
     if shard.format == "parquet":
         with open_parquet_source(shard.url) as file:
             return Known(file.schema_arrow, file.metadata.num_rows, True)
-    records = list(islice(jsonl_records(shard.url, shard.relative, largest), ROWS))
+    records = list(islice(jsonl_records(shard.url), ROWS))
     inferred = inferred_type(record for record in records if isinstance(record, dict))
     schema, rows = pa.schema([] if pa.types.is_null(inferred) else list(inferred)), len(records)
     if rows < ROWS:
@@ -84,58 +75,55 @@ def read_columns(shard: SourceShard, largest: int = LARGEST_DOCUMENT) -> Known:
 
 
 @lru_cache(maxsize=1_000)
-def known_columns(shard: SourceShard) -> Known:
-    """Return the columns of a file, none if it is empty or cannot be read, which ingest reports."""
+def known_columns(shard: SourceShard, setting: str | None = None) -> Known:
+    """Return the columns of a file. One that cannot be read has none, which ingest reports, or ends the run.
+
+    Raises
+    ------
+    ColumnError
+        If it cannot be read and a `setting`, which the message names, is given.
+    """
     raise_if_stopped()
-    with broken_files():
-        if shard.bytes:
-            return read_columns(shard)
+    explained = f"{setting}: {shard.relative} cannot be read"
+    with broken_files(
+        None if setting is None else lambda error: ColumnError(f"{explained}: {error}: give a whole file")
+    ):
+        return read_columns(shard)
     return Known(pa.schema([]), 0, False)
 
 
-def looked_at(shards: Sequence[SourceShard]) -> list[tuple[SourceShard, Known]]:
-    """Return some files, evenly spaced, and what is known of their columns, those aside that cannot be read."""
+def looked_at(shards: Sequence[SourceShard], setting: str | None = None) -> list[tuple[SourceShard, Known]]:
+    """Return some files, evenly spaced, and what is known of their columns.
+
+    Those that cannot be read are left out, or with a `setting`, which names them, end the run.
+    """
     files = [shard.model_copy(update={"columns": None}) for shard in shards if shard.bytes]
     files = files[:: max(1, -(-len(files) // FILES))]
     with ThreadPoolExecutor(FILES) as readers:
-        known = zip(files, readers.map(known_columns, files), strict=True)
+        known = zip(files, readers.map(partial(known_columns, setting=setting), files), strict=True)
     return [(shard, found) for shard, found in known if found.schema.names]
 
 
-def number_of_rows(shards: Sequence[SourceShard]) -> tuple[int, bool]:
-    """Return how many rows files have, and whether they were counted: those of many files, or long ones, are not."""
-    found = looked_at(shards)
-    rows, size = sum(known.rows for _, known in found), sum(shard.bytes for shard, _ in found)
-    if len(shards) <= FILES:
-        return rows, all(known.is_counted for _, known in found)
-    return round(sum(shard.bytes for shard in shards) / max(1, size) * rows), False
-
-
-def settle(
-    shards: Sequence[SourceShard],
-    settings: SourceSettings,
-    named: Sequence[str] = (),
-    files: Sequence[tuple[SourceShard, Known]] | None = None,
-) -> list[SourceShard]:
+def settle(shards: Sequence[SourceShard], settings: SourceSettings, named: Iterable[str] = ()) -> list[SourceShard]:
     """Return the shards with the columns that all documents have beside FINEWEB's.
 
-    These are those of the `files` that are looked at, by default some of the shards, and the keys in the paths of all.
-    A column that files spell differently has the name that the first file gives it. One of types that have nothing in
-    common is text. Columns that are `named` may be paths to values within others.
+    These are those of the files that are looked at, and the keys in the paths of all. A column that files spell
+    differently has the name that the first file gives it. One of types that have nothing in common is text. Columns
+    that are `named` may be paths to values within others.
 
     Raises
     ------
     ColumnError
         If no file has a column of `source.extra_columns`.
     """
-    files = looked_at(shards) if files is None else files
+    files = looked_at(shards)
     names, kinds = dict[str, str](), defaultdict[str, list[pa.DataType]](list)
     values = defaultdict[str, set[str]](set)  # of keys
     for _, known in files:
         with suppress(ColumnError):  # which ingest reports
-            for column in extra_columns(known.schema, settings, named):
-                names.setdefault(alike(column.name), column.name)
-                kinds[alike(column.name)] += [] if column.kind is None else [kept_type(column.kind)]
+            for name, kind in extra_columns(known.schema, settings, named):
+                names.setdefault(alike(name), name)
+                kinds[alike(name)] += [] if kind is None else [kept_type(kind)]
     of_files = {name for name, found in kinds.items() if found}
     for name, value in (key for shard in shards for key in keys_read(shard, settings).items()):
         is_kept = settings.extra_columns == "all" or alike(name) in names
@@ -163,8 +151,10 @@ def type_of_keys(values: Collection[str]) -> pa.DataType:
     return pa.string() if values else pa.null()
 
 
-def extra_columns(schema: pa.Schema, settings: SourceSettings, named: Sequence[str] = ()) -> list[SourceColumn]:
-    """Return the columns of a file that are kept beside FINEWEB's.
+def extra_columns(
+    schema: pa.Schema, settings: SourceSettings, named: Iterable[str] = ()
+) -> list[tuple[str, pa.DataType | None]]:
+    """Return the columns of a file that are kept beside FINEWEB's, by name, with their types; None: it has none such.
 
     Raises
     ------
@@ -173,20 +163,20 @@ def extra_columns(schema: pa.Schema, settings: SourceSettings, named: Sequence[s
     """
     if settings.extra_columns == "all":
         used = {find(name, schema.names) for name in (settings.text_column, settings.id_column, *FINEWEB.names)}
-        extra = [SourceColumn(one.name, (one.name,), one.type) for one in schema if one.name not in used]
+        extra = [(one.name, one.type) for one in schema if one.name not in used]
         paths = {alike(name): name for name in named if "." in name}.values()
-        extra += [one for path in paths if len((one := SourceColumn(path, *locate(path, schema))).place) > 1]
+        extra += [(path, kind) for path in paths for place, kind in [locate(path, schema)] if len(place) > 1]
     else:
         listed = [name for name in settings.extra_columns if alike(name) not in FINEWEB.names]
-        extra = [SourceColumn(name, *locate(name, schema)) for name in listed]
-    remedy = "list the columns to keep in source.extra_columns, with"
-    if taken := [one.name for one in extra if alike(one.name) in TAKEN_NAMES]:  # SQL ignores case
+        extra = [(name, locate(name, schema)[1]) for name in listed]
+    names, remedy = [name for name, _ in extra], "list the columns to keep in source.extra_columns, with"
+    if taken := [name for name in names if alike(name) in TAKEN_NAMES]:  # SQL ignores case
         raise ColumnError(f"column {taken[0]!r} has a name that the pipeline uses itself: {remedy}out it")
-    times = Counter(alike(one.name) for one in extra)
-    if twice := [one.name for one in extra if times[alike(one.name)] > 1]:
+    times = Counter(map(alike, names))
+    if twice := [name for name in names if times[alike(name)] > 1]:
         same = [name for name in twice if alike(name) == alike(twice[0])]
         raise ColumnError(f"columns {same} differ in case only, or in spaces: {remedy} one of them")
-    if unnamed := [one.name for one in extra if not one.name or "\0" in one.name]:
+    if unnamed := [name for name in names if not name or "\0" in name]:
         raise ColumnError(f"column {unnamed[0]!r} has a name that SQL does not allow: {remedy}out it")
     return extra
 
@@ -207,30 +197,16 @@ def document_columns(shards: Sequence[SourceShard]) -> dict[str, pa.DataType] | 
     return columns | {name: KEPT_TYPES[kind] for name, kind in shards[0].columns or ()}
 
 
-def columns_of(file: SourceShard, setting: str) -> Known:
-    """Return the columns of a file that is not set aside where it cannot be read, but ends the run.
+def check_text_column(files: Iterable[tuple[SourceShard, Known]], setting: str, text_column: str = "text") -> None:
+    """Check that one of the files that are looked at has the column of the texts.
 
     Raises
     ------
     ColumnError
-        If it cannot be read; the message names the `setting`.
-    """
-    explained = f"{setting}: {file.relative} cannot be read"
-    with broken_files(lambda error: ColumnError(f"{explained}: {error}: give a whole file")):
-        schema, rows, is_counted = read_columns(file)
-    return Known(schema, rows, is_counted)
-
-
-def check_text_column(files: Sequence[SourceShard], setting: str, text_column: str = "text") -> None:
-    """Check that a file has the column of the texts.
-
-    Raises
-    ------
-    ColumnError
-        If none has it; the message names the `setting`. Files that cannot be read, or are without rows, say nothing.
+        If none has it; the message names the `setting`. Files without rows say nothing.
     """
     found: dict[str, None] = {}
-    for _, (schema, _, is_counted) in looked_at(files):
+    for _, (schema, _, is_counted) in files:
         if not is_counted or locate(text_column, schema)[1] is not None:
             return
         found |= dict.fromkeys(schema.names)
@@ -248,7 +224,7 @@ def check_columns(settings: PipelineSettings, shards: Sequence[SourceShard]) -> 
     ColumnError
         If no readable source file has a column, or one holds what it cannot be used for.
     """
-    check_text_column(shards, "source.text_column", settings.source.text_column)
+    check_text_column(looked_at(shards), "source.text_column", settings.source.text_column)
     if (columns := document_columns(shards)) is None:
         return
     for key, column in settings.named_columns.items():
@@ -256,8 +232,10 @@ def check_columns(settings: PipelineSettings, shards: Sequence[SourceShard]) -> 
             spelled = [] if (own := find(column, columns)) is None else [own]
             instead = [FLAT] if key == "materialize.layout" else []
             others = [*instead, *(name for name in columns if name not in {"text", *MEASURED.names})]
+            remedy = "" if settings.source.extra_columns == "all" else "; source.extra_columns adds some of the source"
             raise ColumnError(
-                f"{key}: no document will have a column {column!r}, it may be one of {', '.join(spelled or others)}"
+                f"{key}: no document will have a column {column!r}, it may be one of "
+                f"{', '.join(spelled or others)}{remedy}"
             )
         if key.startswith("report.by") and pa.types.is_nested(kind):
             raise ColumnError(

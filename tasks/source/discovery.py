@@ -12,10 +12,11 @@ import logging
 import os
 import re
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 from pydantic import BaseModel, ConfigDict
@@ -24,7 +25,7 @@ from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.models.urls import HUB, is_url
-from fineweb_mask.tasks.source.opening import PACKED
+from fineweb_mask.tasks.source.opening import ENDING, FORMATS, PACKED, Format, ending_of
 from fineweb_mask.tasks.storage.remote.errors import RemoteError, attempt, is_missing, is_transient, redacted
 from fineweb_mask.tasks.storage.remote.filesystem import (
     is_local,
@@ -36,23 +37,8 @@ from fineweb_mask.tasks.storage.remote.filesystem import (
 if TYPE_CHECKING:
     from huggingface_hub import HfUri
 
-Format = Literal["parquet", "jsonl", "warc"]
-
-FORMATS: dict[str, Format] = {
-    ".parquet": "parquet",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "jsonl",
-    ".warc": "warc",
-    ".wet": "warc",
-}
-ENDING = re.compile(
-    f"({'|'.join(map(re.escape, FORMATS))})({'|'.join(map(re.escape, PACKED))})?\\Z", re.IGNORECASE | re.ASCII
-)
 KEY = re.compile("([^=?&]+)=(.*)")
 NULL_KEY = "__HIVE_DEFAULT_PARTITION__"
-LARGEST_DOCUMENT = 32 * 2**20
-"""Most bytes of a line of JSON, of a page, or of a text of Parquet; a larger one is dropped."""
 MOST_NAME_BYTES = 150
 """Longest name of a shard: file systems allow 255 bytes, of which a tag, a suffix and a partial file's name need 80."""
 GLOB_CHARACTERS = frozenset("*?[")
@@ -111,51 +97,49 @@ class Source(NamedTuple):
     left_out: dict[str, list[str]]
 
 
-def discover(settings: SourceSettings) -> list[SourceShard]:
-    """Return the files of the source, as `find_source` does."""
-    return find_source(settings).shards
-
-
-def find_source(settings: SourceSettings) -> Source:
+def find_source(settings: SourceSettings, setting: str = "source.path") -> Source:
     """Find the files of the source: a file, folder, glob or URL.
 
     Raises
     ------
     SourceError
-        If there is none, a file's format is unknown, or a folder cannot be opened.
+        If there is none, a file's format is unknown, or a folder cannot be opened; the message names the `setting`.
     RemoteError
         If the source is at a URL that cannot be read.
     """
     filesystem, root = open_filesystem(pin_commit(settings.path))
     try:
-        base, found = attempt(settings.path, _list_files, filesystem, root, settings.path)
-    except SourceError:
-        raise
+        base, found = attempt(settings.path, _list_files, filesystem, root)
     except ValueError as error:  # fsspec refuses some paths, such as a bucket without a name
-        raise SourceError(f"source.path: {settings.path!r}: {error}") from error
-    shards, left_out = [], defaultdict[str, list[str]](list)
+        raise SourceError(f"{setting}: {settings.path!r}: {error}") from error
+    if found is None:
+        raise SourceError(f"{setting}: {settings.path!r} does not exist (looked for {root}): check its spelling")
+    files, left_out = dict[str, str](), defaultdict[str, list[str]](list)
     for path, info in found.items():
         relative = str(PurePosixPath(path).relative_to(base)) if base else path
         if info["type"] == "directory":
             if "created" in info and not os.access(path, os.R_OK | os.X_OK):  # of this machine
                 problem = f"{relative!r} cannot be opened: allow it, or name a folder or a pattern without it"
-                raise SourceError(f"source.path: {problem}")
+                raise SourceError(f"{setting}: {problem}")
         elif why := _why_left_out(path, relative, info, settings):
             left_out[why].append(relative)
         else:
-            shards.append(_shard(filesystem, path, relative, info, settings))
-    if not shards:
+            files[relative] = path
+    if not files:
         raise SourceError(
-            f"source.path: no {'/'.join(FORMATS)} file below {settings.path!r}, it has {named(left_out)}: give other "
+            f"{setting}: no {'/'.join(FORMATS)} file below {settings.path!r}, it has {named(left_out)}: give other "
             "files, or set source.format to parquet, jsonl or warc, whatever their names are"
         )
-    files_of = Counter(shard.name for shard in shards)
-    shards = [_told_apart(shard) if files_of[shard.name] > 1 else shard for shard in shards]
+    names = shard_names(files)
+    shards = [_shard(filesystem, path, names[one], one, found[path], settings) for one, path in files.items()]
     return Source(sorted(shards, key=lambda shard: shard.name), dict(sorted(left_out.items())))
 
 
-def _list_files(filesystem: Any, root: str, path: str) -> tuple[str, dict[str, dict[str, Any]]]:  # noqa: ANN401
-    """Return the folder that the names of shards are relative to, and the fsspec `info` of each file and folder."""
+def _list_files(filesystem: Any, root: str) -> tuple[str, dict[str, dict[str, Any]] | None]:  # noqa: ANN401
+    """Return the folder that the names of shards are relative to, and the fsspec `info` of each file and folder.
+
+    There is none if the root does not exist and is no pattern.
+    """
     filesystem.invalidate_cache()  # not `isfile` and `isdir`: they return False if the server does not answer
     try:
         info = filesystem.info(root)  # also of a folder whose own name has such characters
@@ -163,8 +147,7 @@ def _list_files(filesystem: Any, root: str, path: str) -> tuple[str, dict[str, d
         if not is_missing(error):
             raise
         if not GLOB_CHARACTERS & set(root):
-            problem = f"{path!r} does not exist (looked for {root}): check its spelling"
-            raise SourceError(f"source.path: {problem}") from error
+            return root, None
         fixed = list(PurePosixPath(root).parts)
         while GLOB_CHARACTERS & set("".join(fixed)):
             fixed.pop()
@@ -189,16 +172,6 @@ def _why_left_out(path: str, relative: str, info: dict[str, Any], settings: Sour
     return "".join(last[-2:] if last[-1] in PACKED else last[-1:]) if last else "without an ending"
 
 
-def ending_of(path: str) -> str:
-    """Return the ending that tells a file's format and how it is compressed, or an empty text.
-
-    >>> [ending_of(path) for path in ("a.b/c.JSONL.gz", "d.parquet", "e.csv.gz")]
-    ['.JSONL.gz', '.parquet', '']
-    """
-    found = ENDING.search(path)
-    return found[0] if found else ""
-
-
 def keys_of(path: str) -> dict[str, str | None]:
     """Return the keys in the folders of a path, as Spark and Arrow write the columns that they split a table by.
 
@@ -219,7 +192,14 @@ def stem_of(relative: str) -> str:
     return relative[: len(relative) - len(ending_of(relative))]
 
 
-def _shard(filesystem: Any, path: str, relative: str, info: dict[str, Any], settings: SourceSettings) -> SourceShard:  # noqa: ANN401
+def _shard(
+    filesystem: Any,  # noqa: ANN401
+    path: str,
+    name: str,
+    relative: str,
+    info: dict[str, Any],
+    settings: SourceSettings,
+) -> SourceShard:
     url, ending = filesystem.unstrip_protocol(path), ENDING.search(path)
     if is_local(filesystem) or info.get("size") is None:  # a listing has the size of the link, or none
         try:
@@ -229,7 +209,7 @@ def _shard(filesystem: Any, path: str, relative: str, info: dict[str, Any], sett
                 raise
             info = {**info, "size": 0}  # of a link without a target, which its reader names
     return SourceShard(
-        name=shard_name(relative),
+        name=name,
         relative=relative,
         url=url,
         format=FORMATS[ending[1].lower()] if settings.format == "auto" and ending else settings.format,
@@ -239,27 +219,21 @@ def _shard(filesystem: Any, path: str, relative: str, info: dict[str, Any], sett
     )
 
 
-def shard_name(relative: str) -> str:
-    """Return the name of the shard of a file: its path in the source, in characters that file names may have.
+def shard_names(paths: Iterable[str]) -> dict[str, str]:
+    """Return the names of the shards of files, by their paths in the source, in characters that file names may have.
 
-    >>> shard_name("en/a b.parquet")
-    'en-a-b'
+    One that is too long, or that others have, too, ends with a digest of the path, unless it is the file's own.
+
+    >>> shard_names(["en/a b.parquet"])
+    {'en/a b.parquet': 'en-a-b'}
     """
-    stem = relative.removesuffix(".parquet")
-    name = "".join(character if character.isalnum() or character in "._-" else "-" for character in stem)
-    return name if len(name.encode()) <= MOST_NAME_BYTES else _with_digest(name, relative)
-
-
-def _told_apart(shard: SourceShard) -> SourceShard:
-    """Return a shard whose name another one has, too, with a digest in the name, unless it is the file's own."""
-    is_own = shard.relative == f"{shard.name}.parquet"
-    return shard if is_own else shard.model_copy(update={"name": _with_digest(shard.name, shard.relative)})
-
-
-def _with_digest(name: str, relative: str) -> str:
-    """Return a name, cut to its most bytes, with a digest of the file's path."""
-    digest = hashlib.blake2b(relative.encode(), digest_size=8).hexdigest()
-    return f"{name.encode()[: MOST_NAME_BYTES - len(digest) - 1].decode(errors='ignore')}-{digest}"
+    names = {path: re.sub(r"[^\w.-]", "-", path.removesuffix(".parquet")) for path in paths}
+    files_of = Counter(names.values())
+    for path, name in names.items():
+        if len(name.encode()) > MOST_NAME_BYTES or (files_of[name] > 1 and path != f"{name}.parquet"):
+            digest = hashlib.blake2b(path.encode(), digest_size=8).hexdigest()
+            names[path] = f"{name.encode()[: MOST_NAME_BYTES - len(digest) - 1].decode(errors='ignore')}-{digest}"
+    return names
 
 
 def fingerprint_of(info: dict[str, Any]) -> str:
@@ -321,10 +295,7 @@ def find_files(path: str, setting: str) -> list[SourceShard]:
     from fineweb_mask.tasks.catalog.views import catalog_files  # at the top, DuckDB reports leaks
 
     inside = next((folder for name in ("data", "documents") if (folder := Path(path) / name).is_dir()), path)
-    try:
-        found, left_out = find_source(SourceSettings(path=str(inside), extra_columns=[]))
-    except SourceError as error:
-        raise SourceError(str(error).replace("source.path", setting)) from error
+    found, left_out = find_source(SourceSettings(path=str(inside), extra_columns=[]), setting)
     if left_out.keys() - NO_DOCUMENTS:
         _warn_once(f"{setting}: of {path}, these are not read: {named(left_out)}; convert or unpack them")
     current = catalog_files(Path(path), "documents") if Path(path).is_dir() else None

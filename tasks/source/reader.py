@@ -12,10 +12,10 @@ from fineweb_mask.models.names import alike, find, inside
 from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.tasks.processes.texts import with_texts
+from fineweb_mask.tasks.source import opening
 from fineweb_mask.tasks.source.columns import ColumnError, extra_columns, keys_read, read_columns, settle
-from fineweb_mask.tasks.source.discovery import LARGEST_DOCUMENT, SourceShard, fingerprint_of
-from fineweb_mask.tasks.source.jsonl import Record, jsonl_records
-from fineweb_mask.tasks.source.opening import PACKED, broken_files, open_parquet_source
+from fineweb_mask.tasks.source.discovery import SourceShard, fingerprint_of
+from fineweb_mask.tasks.source.opening import PACKED, Record, broken_files, jsonl_records, open_parquet_source
 from fineweb_mask.tasks.source.warc import warc_records
 from fineweb_mask.tasks.storage.remote.errors import attempt
 from fineweb_mask.tasks.storage.remote.filesystem import invalidate_listing, open_filesystem
@@ -58,8 +58,6 @@ class ShardReader:
         Here or while reading: if the file is damaged or changed, or a column is missing or of the wrong type.
     """
 
-    largest = LARGEST_DOCUMENT
-
     def __init__(self, shard: SourceShard, settings: SourceSettings) -> None:
         self.shard = shard
         self.settings = settings
@@ -72,7 +70,7 @@ class ShardReader:
         if self._fingerprint != shard.fingerprint:
             raise self._error("the file changed after the run started; run again")
         with broken_files(self._error):
-            known = read_columns(shard, self.largest)
+            known = read_columns(shard)
         self.rows, names, text = known.rows, known.schema.names, settings.text_column
         is_empty = shard.format == "jsonl" and known.is_counted and not known.rows  # without any row, no columns
         if not names and not is_empty:
@@ -86,9 +84,9 @@ class ShardReader:
         if shard.format == "parquet" and kind is not None and not is_text(kind):
             raise self._error(f"column {text!r} must hold text, its type is {kind}")
         try:
-            own = [column.name for column in extra_columns(known.schema, settings)]
+            own = [name for name, _ in extra_columns(known.schema, settings)]
             if shard.columns is None:
-                [shard] = settle([shard], settings, files=[(shard, known)])
+                [shard] = settle([shard], settings)
         except ColumnError as error:
             raise self._error(error) from error
         self.extra = [pa.field(name, KEPT_TYPES[kind]) for name, kind in shard.columns or ()]
@@ -144,12 +142,12 @@ class ShardReader:
             largest = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=0)
             for batch in file.iter_batches(max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, largest))), columns=columns):
                 rows = conform(batch, self._places, self.extra, self.lost)
-                is_large = pc.greater(pc.binary_length(rows["text"]), self.largest)
+                is_large = pc.greater(pc.binary_length(rows["text"]), opening.LARGEST_DOCUMENT)
                 yield rows, pc.if_else(is_large, "too_large", pa.scalar(None, pa.string()))
 
     def _records(self) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
-        read = warc_records(self.shard, self.largest) if self.shard.format == "warc" else None
-        records = with_texts(read) if read else jsonl_records(self.shard.url, self.shard.relative, self.largest)
+        is_crawl = self.shard.format == "warc"
+        records = with_texts(warc_records(self.shard)) if is_crawl else jsonl_records(self.shard.url)
         pending, size = list[Record](), 0
         for record in records:
             pending.append(record)

@@ -23,14 +23,12 @@ from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.names import inside
 from fineweb_mask.models.settings.quality import SHARD, SidecarScorerSettings
 from fineweb_mask.tasks.source.discovery import (
-    LARGEST_DOCUMENT,
     SourceShard,
     fingerprint_of,
     pin_commit,
     stem_of,
 )
-from fineweb_mask.tasks.source.jsonl import Record, jsonl_records
-from fineweb_mask.tasks.source.opening import BROKEN_FILE_ERRORS, open_parquet_source
+from fineweb_mask.tasks.source.opening import BROKEN_FILE_ERRORS, Record, jsonl_records, open_parquet_source
 from fineweb_mask.tasks.storage.remote.errors import attempt, is_transient
 from fineweb_mask.tasks.storage.remote.filesystem import open_filesystem, open_source
 from fineweb_mask.tasks.workspace.job import BadShardError
@@ -179,7 +177,7 @@ def _read(sidecar: Sidecar, settings: SidecarScorerSettings) -> tuple[NDArray[An
 def _records(url: str, names: Sequence[str]) -> Iterator[Record]:
     """Yield the rows of a file; one of Parquet must have the first of the named columns, and only these are read."""
     if not url.lower().endswith(".parquet"):
-        yield from jsonl_records(url, url, LARGEST_DOCUMENT)
+        yield from jsonl_records(url)
         return
     with open_parquet_source(url) as file:
         places = [place[0] for place, kind in (locate(name, file.schema_arrow) for name in names) if kind is not None]

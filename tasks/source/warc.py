@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from fineweb_mask.models.pages import CHARSET, FIRST_BYTES, check_extraction, codec_of
 from fineweb_mask.models.urls import is_url
+from fineweb_mask.tasks.source import opening
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.opening import BrokenFileError, open_unpacked
 
@@ -43,7 +44,7 @@ class BodyError(ValueError):
     """A body cannot be read; the message is the reason by which it is counted."""
 
 
-def warc_records(shard: SourceShard, max_bytes: int) -> Iterator[dict[str, Any] | str]:
+def warc_records(shard: SourceShard) -> Iterator[dict[str, Any] | str]:
     """Yield the rows: a dictionary of COLUMNS, or a problem.
 
     Instead of a `text`, an HTML page has the bytes of the `page` and the `charset` that its server named, or none.
@@ -76,7 +77,7 @@ def warc_records(shard: SourceShard, max_bytes: int) -> Iterator[dict[str, Any] 
         for record in _whole(Archive(stream, no_record_parse=True)):
             if record.rec_type in ROW_TYPES:
                 try:
-                    yield _row(record, path, max_bytes)
+                    yield _row(record, path)
                 except BodyError as error:
                     yield str(error)
 
@@ -105,8 +106,8 @@ def _whole(archive: Any) -> Iterator[Any]:  # noqa: ANN401 - of warcio, without 
             raise BrokenFileError(f"the file is damaged or cut off: the last record lacks {missing:,} bytes")
 
 
-def _row(record: Any, path: str, max_bytes: int) -> dict[str, Any]:  # noqa: ANN401 - of warcio, without types
-    head = record.rec_headers
+def _row(record: Any, path: str) -> dict[str, Any]:  # noqa: ANN401 - of warcio, without types
+    head, max_bytes = record.rec_headers, opening.LARGEST_DOCUMENT
     row = {
         "id": head.get_header("WARC-Record-ID"),
         "url": head.get_header("WARC-Target-URI"),

@@ -89,7 +89,6 @@ def changed(before, after):
         ("ingest.min_chars=7", ALL),
         ("ingest.on_bad_shard=fail", set()),
         ("ingest.on_wiped_group=stop", set()),
-        ("ingest.near_threshold=0.6", set()),  # of near-duplicates, which are not looked for
         ("quality.combine=minimum", SCORE),
         ("quality.by=language", {"fit_statistics"} | SCORE),
         ("quality.scorers.1.max_tokens=99", {"fit_statistics"} | SCORE),
@@ -117,14 +116,14 @@ def test_without_a_comparison_of_shards_none_is_planned(keys, scope, stages):
 
 
 def test_near_duplicates_are_looked_for_in_sketches_and_change_what_is_selected(keys):
-    before, after = keys(), keys("ingest.near_dedup=minhash")
+    before, after = keys(), keys("ingest.near_dedup=0.7")
     assert after.keys() - before.keys() == {("sketch", "a"), ("sketch", "b")}
     assert before.keys() <= after.keys()
     follows = {"dedup"} | SCORE | EMBED
     assert {stage for stage, name in before if before[stage, name] != after[stage, name]} == follows
-    other = keys("ingest.near_dedup=minhash", "ingest.near_threshold=0.6")
+    other = keys("ingest.near_dedup=0.6")
     assert {stage for stage, _ in changed(after, other)} == {"sketch"} | follows
-    alone = keys("ingest.near_dedup=minhash", "ingest.exact_dedup=shard")
+    alone = keys("ingest.near_dedup=0.7", "ingest.exact_dedup=shard")
     assert {stage for stage, _ in changed(after, alone)} == follows
 
 

@@ -17,7 +17,7 @@ from tests.flows.pipeline.run_here import RunHere, recipe_of
 
 ITEMS = {"long": 20, "short": 3}
 """Words of planted benchmark items, besides three rare ones: a short item of common words is not looked for."""
-THRESHOLD = IngestSettings().near_threshold
+THRESHOLD = 0.7
 
 
 class Fate(NamedTuple):
@@ -65,7 +65,7 @@ def planted(tmp_path_factory):
 
 def fates_of(folder, files):
     """Run a recipe as far as its duplicates, and return what became of every text."""
-    ingest = {"near_dedup": "minhash", "decontaminate": [str(folder / "items.parquet")], "keep_dropped": True}
+    ingest = {"near_dedup": THRESHOLD, "decontaminate": [str(folder / "items.parquet")], "keep_dropped": True}
     usual = {"min_chars": IngestSettings().min_chars}
     other = {"quality": {"scorers": []}, "selection": {"solver": "mean_field"}}
     settings = recipe_of(folder / "workspace", folder / "corpus", ingest=usual | ingest, **other)

@@ -132,10 +132,6 @@ EDU = "quality.scorers.0={kind: edu, name: edu}"
         ("quality.scorers.0={kind: column, columns: x}", ["0.columns: unknown", "did you mean 'column'?"]),
         ("quality.scorers.0={kind: column}", ["quality.scorers.0.column: is required"]),
         ("selection=5", ["selection: input should be", "received 5"]),
-        (
-            ("quality.scorers.0={kind: column, column: score, name: edu}", "source.extra_columns=[other]"),
-            ["quality.scorers.0.column: 'score' is not read: add it to source.extra_columns"],
-        ),
         ("embedding.model=from_quality", ["embedding.model: from_quality takes one scorer of kind edu", "found 0"]),
         ((EDU, "embedding.model=from_quality", "embedding.prompt=x"), ["embedding.prompt: with from_quality"]),
         ("selection.lamb", ["--set takes section.key=value, received 'selection.lamb'"]),

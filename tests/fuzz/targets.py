@@ -9,8 +9,8 @@ from pathlib import Path
 
 from fineweb_mask.models.errors import FinewebMaskError
 from fineweb_mask.models.settings import SourceSettings
-from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.source.reader import ShardReader
+from tests.tasks.source_files import discover
 
 SEEDS = Path(__file__).parent / "seeds"
 SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")

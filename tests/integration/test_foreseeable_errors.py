@@ -87,7 +87,7 @@ FOUND_BEFORE = [
     Case("no_benchmark", "ingest.decontaminate: text.parquet", ("ingest.decontaminate=[@text.parquet]",)),
     Case("benchmark_without_items", "no column 'text', 'question'", ("ingest.decontaminate=[@answers.parquet]",)),
     Case("missing_benchmark", "ingest.decontaminate: ", ("ingest.decontaminate=[@none.jsonl]",)),
-    Case("threshold_of_2", "ingest.decontaminate_threshold: ", ("ingest.decontaminate_threshold=2",)),
+    Case("threshold_of_2", "ingest.near_dedup: ", ("ingest.near_dedup=2",)),
     Case(
         "targets_without_text",
         "selection.targets.path: no file has a column 'text'",
@@ -103,7 +103,7 @@ FOUND_BEFORE = [
         ("ingest.filters=[{kind: gopher_quality}]",),
         without="datatrove",
     ),
-    Case("no_rensa", "'near-dedup'", ("ingest.near_dedup=minhash",), without="rensa"),
+    Case("no_rensa", "'near-dedup'", ("ingest.near_dedup=0.7",), without="rensa"),
     Case("no_ray", "extra 'ray'", ("engine.kind=ray",), without="ray"),
     Case("no_warcio", "WARC files need warcio", ("source.path=@crawl.warc",), without="warcio"),
     Case(

@@ -22,7 +22,6 @@ from fineweb_mask.models.settings import EmbeddingSettings, IngestSettings, Sour
 from fineweb_mask.tasks.dedup.sketch import SketchJob
 from fineweb_mask.tasks.embed import resolve_encoder
 from fineweb_mask.tasks.ingest import IngestJob
-from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -30,6 +29,7 @@ from tests.conftest import Bucket
 from tests.integration.conftest import built, sample_command, with_server
 from tests.s3 import SeaweedServer, environment
 from tests.tasks.jobs import embed_job
+from tests.tasks.source_files import discover
 
 ROOT = Path(__file__).resolve().parents[2]
 ATTEMPTS = 3

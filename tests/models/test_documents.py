@@ -1,5 +1,6 @@
 """Documents: hashes, ids, types, reasons to drop, token counts."""
 
+import hashlib
 import math
 
 import pyarrow as pa
@@ -33,7 +34,7 @@ def counts(chosen):
 
 def test_content_hash_ignores_case_and_white_space_and_nothing_else_and_an_id_is_of_file_and_row():
     same, others = ("THE Cat sat", "  the\tcat\n\nsat ", "the\u00a0cat\u2003sat"), ("thecat sat", "the cat sat.", "")
-    assert {content_hash(text) for text in same} == {content_hash("the cat sat")}
+    assert {content_hash(text) for text in same} == {hashlib.blake2b(b"the cat sat", digest_size=16).digest()}
     assert content_hash("the cat sat") not in {content_hash(text) for text in others}
     assert stable_id("a.parquet", 3) == "fineweb-mask:765d63bba6d3801a45593ced721662ee"
     assert len({stable_id(source, row) for source in ("a", "b", "a1") for row in range(12)}) == 36

@@ -31,7 +31,7 @@ from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.soak.workspaces import RUN, Soak, files
 
-SETTINGS = ("--set=ingest.near_dedup=minhash", "--set=ingest.keep_dropped=true")
+SETTINGS = ("--set=ingest.near_dedup=0.7", "--set=ingest.keep_dropped=true")
 NOT_READ = ("cache/", "reports/", "runs/", ".")
 """What no command reads for an answer: times, pages for a browser, records of runs, locks."""
 NOTICED = "an error that names what is wrong"

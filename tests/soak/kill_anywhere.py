@@ -39,7 +39,7 @@ MOST_RENAMES = 1000
 """Kills at renames after which a command that still does not end is wrong."""
 VARIANTS = {
     "one process": RUN,
-    "near-duplicates": (*RUN, "--set=ingest.near_dedup=minhash"),
+    "near-duplicates": (*RUN, "--set=ingest.near_dedup=0.7"),
     "several blocks": (*RUN, "--set=selection.block_size=500"),
     "Ray": (*RUN, "--set=engine.kind=ray"),
 }

@@ -31,7 +31,6 @@ from fineweb_mask.tasks.dedup.duplicates import dedup
 from fineweb_mask.tasks.inference.model_files import ModelFolder
 from fineweb_mask.tasks.inference.scorers import QualityModel
 from fineweb_mask.tasks.source.columns import settle
-from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.witness.job import measure_teaching
 from fineweb_mask.tasks.witness.section import SELECTION
@@ -39,6 +38,7 @@ from fineweb_mask.tasks.workspace.records.counts import account
 from fineweb_mask.tasks.workspace.references import NO_FILE, ShardFiles, StageFile, file_digest
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks import jobs
+from tests.tasks.source_files import discover
 
 TOPICS = {
     "sea": "whale coral reef tide harbour sailor current plankton island storm".split(),

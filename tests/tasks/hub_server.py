@@ -27,8 +27,6 @@ LOCK = Lock()
 COUNTED = count(1)
 SIGNATURE = "markerofthesignature"
 """In the addresses that large files are redirected to; looked for in all that is written."""
-UNRANGED = "unranged"
-"""A folder whose files are sent whole, whatever range is asked for."""
 PAGE = 3
 """Entries in a page of a listing; the real hub's 1000 would never be reached."""
 
@@ -250,7 +248,7 @@ class Hub(BaseHTTPRequestHandler):
         content = path.read_bytes()
         headers = headers | {"ETag": f'"{sha256(content)}"', "Accept-Ranges": "bytes"}
         wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or "")
-        if wanted is None or UNRANGED in path.parts:
+        if wanted is None:
             return self.reply(200, content, headers)
         first, last = int(wanted[1]), min(int(wanted[2] or len(content) - 1), len(content) - 1)
         if first > last:

@@ -28,7 +28,7 @@ def dedup_job(workspace: Any, documents: Any, sketch: Any = None, memory_limit: 
     """Return the job that lists the duplicates of shards that came in the order of `documents`, which it sketches."""
     root, sketched = workspace.address, documents if sketch else ()
     signatures = [sketch_task(SketchJob(root=root, documents=one, sketch=sketch)) for one in sketched]
-    settings = IngestSettings(**{"near_dedup": "minhash" if sketch else "off"} | ingest)
+    settings = IngestSettings(**{"near_dedup": 0.7 if sketch else None} | ingest)
     compared = {"documents": documents, "signatures": signatures}
     return DedupJob(root=root, settings=settings, memory_limit=memory_limit, **compared)
 

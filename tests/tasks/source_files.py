@@ -11,7 +11,7 @@ import zstandard
 
 from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.models.settings import SourceSettings
-from fineweb_mask.tasks.source.discovery import discover
+from fineweb_mask.tasks.source.discovery import SourceShard, find_source
 from fineweb_mask.tasks.source.reader import ShardReader
 
 Row = dict[str, Any]
@@ -24,6 +24,11 @@ COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
 
 def settings(path: object, **changes: Any) -> SourceSettings:
     return SourceSettings(path=str(path), **changes)
+
+
+def discover(source: SourceSettings) -> list[SourceShard]:
+    """Return the files of a source."""
+    return find_source(source).shards
 
 
 def found(source: SourceSettings) -> dict[str, str]:
@@ -46,5 +51,6 @@ def write_lines(path: Path, lines: list[str], suffix: str = "") -> Path:
 
 
 def write_table(path: Path, **columns: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table(columns), path)
     return path

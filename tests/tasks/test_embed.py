@@ -19,11 +19,11 @@ from fineweb_mask.models.schemas import embeddings_schema
 from fineweb_mask.models.settings import EmbeddingSettings, IngestSettings, SourceSettings
 from fineweb_mask.tasks import embed, ingest
 from fineweb_mask.tasks.inference.model_files import ModelFolder, ModelNotFoundError
-from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.jobs import embed_job, ingest_job
+from tests.tasks.source_files import discover
 
 WEIGHTS = {"[UNK]": (0.0, 0.0), "red": (3.0, 0.0), "blue": (0.0, 2.0), "void": (0.0, 0.0), "wild": (np.nan, 1.0)}
 

@@ -16,8 +16,9 @@ from fineweb_mask.tasks.catalog.views import write_catalog
 from fineweb_mask.tasks.exclusion import DOCUMENTS, ExclusionJob, KnownTexts, check_benchmarks, list_excluded
 from fineweb_mask.tasks.ingest import IngestJob, ingest
 from fineweb_mask.tasks.source.columns import ColumnError
-from fineweb_mask.tasks.source.discovery import discover, find_files
+from fineweb_mask.tasks.source.discovery import find_files
 from fineweb_mask.tasks.workspace.workspace import Workspace
+from tests.tasks.source_files import discover
 
 LENIENT = IngestSettings(min_chars=1)
 
@@ -132,7 +133,7 @@ def benchmark_job(folder, name="benchmark.jsonl", **fields):
 
 @pytest.fixture
 def decontaminated(tmp_path):
-    """Ingest six pages without what is in a benchmark, with other settings; return the job and the file."""
+    """Ingest six pages without what is in a benchmark; return the job and the file."""
     items = [
         {"question": None, "answer": "the heron"},
         {"question": QUESTION, "answer": "the heron"},
@@ -142,11 +143,11 @@ def decontaminated(tmp_path):
     pq.write_table(pa.table({"text": TEXTS}), tmp_path / "pages.parquet")
     workspace = Workspace(tmp_path / "workspace")
 
-    def make(sample=True, **settings):
+    def make(sample=True):
         source = SourceSettings(path=str(tmp_path / "pages.parquet"))
         [shard] = discover(source)
-        ingested = IngestSettings(min_chars=5, **settings)
-        job = benchmark_job(tmp_path, threshold=ingested.decontaminate_threshold, sample=[shard] if sample else [])
+        ingested = IngestSettings(min_chars=5)
+        job = benchmark_job(tmp_path, sample=[shard] if sample else [])
         found = IngestJob(root=workspace.address, shard=shard, source=source, settings=ingested)
         found = found.model_copy(update={"benchmarks": list_excluded(job)})
         return found, ingest(found)
@@ -165,10 +166,7 @@ def test_documents_with_an_item_of_a_benchmark_are_dropped_and_listed(decontamin
     assert whole == "benchmark.jsonl row 1, question, score 1.00"
     assert most.startswith("benchmark.jsonl row 1, question, score 0.9")
     assert short == "benchmark.jsonl row 2, question, score 1.00"
-    strict, fewer = decontaminated(decontaminate_threshold=1.0)
-    assert fewer.details["dropped"] == {"benchmark": 2}
-    assert strict.benchmarks.fingerprint == job.benchmarks.fingerprint
-    assert len({job.key, strict.key, job.model_copy(update={"benchmarks": None}).key}) == 3
+    assert job.key != job.model_copy(update={"benchmarks": None}).key
     again, same = decontaminated(sample=False)  # else a new file would change what is dropped of those before it
     assert same.cached
     assert again.key == job.key

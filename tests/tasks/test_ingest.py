@@ -12,10 +12,10 @@ from fineweb_mask.models.documents import CHARS_PER_TOKEN
 from fineweb_mask.models.schemas import documents_schema
 from fineweb_mask.models.settings import IngestSettings, SourceSettings
 from fineweb_mask.tasks import ingest
-from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.jobs import ingest_job
+from tests.tasks.source_files import discover
 
 LENIENT = IngestSettings(min_chars=1)
 
@@ -36,15 +36,11 @@ def ingest_rows(tmp_path, make_parquet):
     return of
 
 
-def test_the_shard_has_the_schema_and_the_measures(ingest_rows, make_document):
+def test_the_shard_has_the_schema_the_values_and_the_number_of_tokens(ingest_rows, make_document):
     rows = [make_document(0, text="Née  à\nParis 🎉"), make_document(1, text=None), make_document(2)]
     rows[2] |= {"text": "\ufeffa\x00b \u2028 e\u0301 x \r\n", "token_count": None}
     table, file = ingest_rows(rows)
     assert table.schema.equals(documents_schema())
-    assert table["row"].to_pylist() == [0, 1]
-    assert table["n_chars"].to_pylist() == [len(rows[0]["text"]), len(rows[2]["text"])]
-    expected = hashlib.blake2b("née à paris 🎉".encode(), digest_size=16).digest()
-    assert table["content_hash"].to_pylist()[0] == expected
     for name in ("text", "dump", "url", "date", "file_path", "language", "language_score", "token_count"):
         assert table[name].to_pylist() == [rows[0][name], rows[2][name]]
     estimated = int(np.ceil(len(rows[2]["text"]) / CHARS_PER_TOKEN))
@@ -101,17 +97,6 @@ def test_numbers_that_do_not_fit_are_counted_and_cost_no_row(tmp_path):
     table, file = ingest_file(tmp_path / "workspace", path)
     assert table["token_count"].to_pylist() == [123, None, None, 7, None, None, None]
     assert (file.details["dropped"], file.details["lost"]) == ({}, {"token_count": 3})
-
-
-def test_extra_columns_are_carried(ingest_rows, make_document):
-    kinds = {"tags": pa.list_(pa.string()), "meta": pa.struct([("a", pa.int32())]), "edu": pa.float32()}
-    extra = tuple(pa.field(name, kind) for name, kind in kinds.items())
-    values = [{"tags": ["x"], "meta": {"a": 1}, "edu": 0.5}, {"tags": None, "meta": None, "edu": None}]
-    rows = [make_document(0, text="short") | values[1]] + [make_document(i + 1) | v for i, v in enumerate(values)]
-    table, _ = ingest_rows(rows, IngestSettings(min_chars=20), extra)
-    kept = [extra[0], pa.field("meta", pa.string()), pa.field("edu", pa.float64())]
-    assert table.schema.equals(documents_schema(kept))
-    assert table.select(["tags", "meta", "edu"]).to_pylist() == [values[0] | {"meta": '{"a": 1}'}, values[1]]
 
 
 def test_equal_sources_give_equal_bytes_and_a_second_run_reuses_them(tmp_path, corpus):

@@ -16,10 +16,10 @@ from fineweb_mask.tasks.dedup.duplicates import dedup
 from fineweb_mask.tasks.ingest import ingest
 from fineweb_mask.tasks.losses import DROPPED, WIPED, LossesJob, count_losses, read_losses
 from fineweb_mask.tasks.source.columns import settle
-from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.workspace.references import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.jobs import dedup_job, ingest_job
+from tests.tasks.source_files import discover
 
 
 def counted(tmp_path, files):

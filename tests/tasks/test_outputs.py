@@ -7,11 +7,10 @@ import pytest
 
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.tasks.outputs import OutputError, check_apart, check_output
-from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.workspace.manifest import PROVENANCE, write_manifest
 from fineweb_mask.tasks.workspace.references import StageKey
 from fineweb_mask.tasks.workspace.workspace import Workspace
-from tests.tasks.source_files import settings
+from tests.tasks.source_files import discover, settings
 
 
 def touch(folder, *names):

@@ -20,11 +20,11 @@ from fineweb_mask.models.settings.quality import (
 )
 from fineweb_mask.tasks import ingest, score
 from fineweb_mask.tasks.inference.scorers import QualityModel, load_models, resolve_model
-from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.source.sidecars import Sidecars
 from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows
 from tests.tasks.jobs import ingest_job, score_job
+from tests.tasks.source_files import discover
 
 
 def test_scores_are_what_the_scorer_says_of_all_documents_but_duplicates(built):

@@ -9,9 +9,9 @@ from fineweb_mask.flows.pipeline.fit import PretrainedModels
 from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.source.columns import settle
-from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.workspace import Workspace
+from tests.tasks.source_files import discover
 
 
 class TaskRunsHere:
@@ -46,7 +46,7 @@ class RunHere(Run):
     """A run whose jobs are built as `TaskRunsHere` does; `built` names them."""
 
     def __init__(self, settings, *, shards=None, models=None, seed=None, stop_after=None, **options):
-        here, named = TaskRunsHere(seed, stop_after), list(settings.named_columns.values())
+        here, named = TaskRunsHere(seed, stop_after), settings.named_columns.values()
         self.built = here.names
         super().__init__(
             Workspace(settings.workspace),

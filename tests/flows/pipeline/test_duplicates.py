@@ -40,7 +40,7 @@ def edited(path):
 
 
 def settings_of(folder, corpus, **ingest):
-    usual = {"min_chars": 1, "near_dedup": "minhash"}
+    usual = {"min_chars": 1, "near_dedup": 0.7}
     return recipe_of(folder, corpus, ingest=usual | ingest, selection={"select_ratio": 0.9})
 
 
@@ -51,7 +51,7 @@ def selected(folder, corpus, *, seed=None, **ingest):
 
 
 def prepared(folder, corpus, *, seed=None, **ingest):
-    run = RunHere(settings_of(folder, corpus, near_dedup="off", **ingest), seed=seed)
+    run = RunHere(settings_of(folder, corpus, near_dedup=None, **ingest), seed=seed)
     prepare(run)
     return run
 
@@ -142,8 +142,8 @@ def test_near_duplicates_are_no_candidates_and_are_counted(tmp_path, sample_corp
     assert "signatures" not in removed
     assert selected(folder, corpus)[0].built == []
     assert all((folder / shard.duplicates.path).is_file() for shard in grown.shards if shard.duplicates.path)
-    selected(folder, corpus, near_dedup="off")
-    off = settings_of(folder, corpus, near_dedup="off")
+    selected(folder, corpus, near_dedup=None)
+    off = settings_of(folder, corpus, near_dedup=None)
     assert {one.folder: one.files for one in collect_garbage(str(folder), [off])}["signatures"] == 3
     assert not (folder / "signatures").exists()
 
@@ -163,7 +163,7 @@ def test_a_run_that_is_killed_while_it_compares_goes_on(tmp_path, sample_corpus)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("near", ["off", "minhash"])
+@pytest.mark.parametrize("near", [None, 0.7])
 def test_one_page_of_each_url_is_kept_with_and_without_near_duplicates(tmp_path, sample_corpus, near):
     pytest.importorskip("rensa")
     corpus, folder = shards_in(tmp_path / "corpus", sample_corpus, a=range(40)), tmp_path / "w"

@@ -12,7 +12,7 @@ from fineweb_mask.flows.curate import pipeline, prepare
 from fineweb_mask.flows.pipeline.dataset import materialize
 from fineweb_mask.flows.pipeline.inputs import check_inputs, find_inputs
 from fineweb_mask.flows.pipeline.selection import select
-from fineweb_mask.tasks.source.columns import ColumnError, remember_columns
+from fineweb_mask.tasks.source.columns import remember_columns
 from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.flows.pipeline.run_here import RunHere, recipe_of, text_of
@@ -76,12 +76,6 @@ def test_a_column_is_one_from_the_source_to_the_dataset(tmp_path, corpus):
         assert row[kind] == KINDS[at % 3]
         assert row["year"] == (None if row["id"] == "c3" else 2020 + at % 2)
     assert (table.num_rows, run.quarantined) == (45, {})
-
-
-@pytest.mark.parametrize("name", ["meta.none", "none.kind"])
-def test_a_path_that_leads_nowhere_is_refused(tmp_path, corpus, name):
-    with pytest.raises(ColumnError, match=rf"materialize\.layout: no document will have a column '{name}', it may be"):
-        checked(tmp_path, corpus, materialize={"layout": name})
 
 
 @pytest.mark.parametrize("ids", [True, False])

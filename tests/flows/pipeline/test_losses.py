@@ -47,7 +47,7 @@ def corpus(tmp_path):
 def settings_of(folder, corpus, *, by=None, **ingest):
     pytest.importorskip("rensa")
     others = {"materialize": {"layout": "flat"}, "report": {"by": by}}
-    return recipe_of(folder, corpus, ingest={"near_dedup": "minhash"} | ingest, **others)
+    return recipe_of(folder, corpus, ingest={"near_dedup": 0.7} | ingest, **others)
 
 
 def run_of(folder, corpus, *, seed=None, **options):
@@ -108,7 +108,7 @@ def test_what_ingest_wipes_out_is_not_scored(tmp_path, corpus):
     short = pq.read_table(corpus / "a.parquet").slice(0, 40)
     long = table_of("books", [f"{'many words ' * 10_000}{n}" for n in range(40)])
     pq.write_table(pa.concat_tables([long, short]), corpus / "a.parquet")
-    run = RunHere(settings_of(tmp_path / "w", corpus, near_dedup="off", min_chars=100_000, on_wiped_group="stop"))
+    run = RunHere(settings_of(tmp_path / "w", corpus, near_dedup=None, min_chars=100_000, on_wiped_group="stop"))
     said = r"^ingest keeps 0 of 45 documents \(0.0%\) of source 'posts': 45 too short; ingest"
     with pytest.raises(WipedGroupError, match=said):
         prepare(run)
@@ -130,17 +130,17 @@ def test_a_new_shard_a_killed_run_and_an_order_of_work_count_the_same(tmp_path, 
 
 def test_a_lost_count_is_made_again_and_changes_nothing_else(tmp_path, corpus):
     folder = tmp_path / "w"
-    run_of(folder, corpus, near_dedup="off")
+    run_of(folder, corpus, near_dedup=None)
     [lost] = (folder / "dropped").glob("a.*.parquet")
     before = lost.read_bytes()
     lost.unlink()
-    run = run_of(folder, corpus, near_dedup="off")
+    run = run_of(folder, corpus, near_dedup=None)
     assert run.built == ["ingest a"]
     assert lost.read_bytes() == before
     update_index(run.workspace)
     for name in (".fineweb-mask", "run.json"):  # as of a run that was begun
         (folder / name).touch()
-    run_of(folder, corpus, near_dedup="off", by=["source"])
+    run_of(folder, corpus, near_dedup=None, by=["source"])
     removed = {one.folder: one.files for one in collect_garbage(str(folder), [run.settings])}
     assert removed["losses"] == 3  # those of the columns that were asked for, after each step
     [losses] = [job for job, _ in run.found["dedup"] if job.kind == "losses"]
@@ -148,10 +148,10 @@ def test_a_lost_count_is_made_again_and_changes_nothing_else(tmp_path, corpus):
 
 
 def test_documents_without_a_vector_are_a_loss_of_the_group(tmp_path, corpus):
-    run_of(tmp_path / "w", corpus, near_dedup="off")
+    run_of(tmp_path / "w", corpus, near_dedup=None)
     unknown = ["\u0416" * (40 + number) for number in range(30)]  # the encoder has seen no such letter
     pq.write_table(table_of("signs", unknown), corpus / "c.parquet")
-    run = run_of(tmp_path / "w", corpus, near_dedup="off")
+    run = run_of(tmp_path / "w", corpus, near_dedup=None)
     assert ("source", "signs", "embed", "bad_vector", 30, 30) in losses_in(run)
 
 
@@ -163,4 +163,4 @@ def test_a_column_of_very_many_values_ends_the_run_after_ingest(tmp_path, corpus
     with pytest.raises(SettingsError, match=r"report.by: the column 'page' has too many values"):
         prepare(run)
     assert run.built == ["ingest a", "ingest b"]
-    run_of(tmp_path / "w", corpus, near_dedup="off")  # nobody asks for it: it is left out
+    run_of(tmp_path / "w", corpus, near_dedup=None)  # nobody asks for it: it is left out

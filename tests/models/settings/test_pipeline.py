@@ -6,9 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from fineweb_mask.models.errors import SettingsError
-from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.models.settings import PipelineSelectionSettings, PipelineSettings
-from fineweb_mask.models.settings.source import LABEL_COLUMNS
 from fineweb_mask.models.settings.validation import validated
 
 MINIMAL = {
@@ -51,7 +49,7 @@ def test_an_unknown_key_is_refused_and_one_without_a_default_required():
 IMPOSSIBLE = {
     "workspace": ["https://example.org/x", "hf://datasets/x/y", "", "a\0b"],
     "ingest.min_chars": ["many", 1.5, 0],
-    "ingest.near_threshold": [0, 1.01, float("nan")],
+    "ingest.near_dedup": [0, 1.01, float("nan")],
     "ingest.copies.prefer": [{"a": ["x"], "b": ["y"]}],
     "ingest.copies.prefer.a": ["x"],
     "embedding.model": [3, ""],
@@ -78,12 +76,11 @@ CONTRADICTIONS = [  # what is allowed, what contradicts it, and the message
     ({"selection.solver": "top_quality"}, NO_SCORERS, "selection.solver: top_quality: .* alone: set quality.scorers"),
     ({"selection.solver": "odis"}, NO_SCORERS, "it reads the columns of scorers"),
     ({"selection.lamb": 1}, NO_SCORERS, "selection.lamb: 1 is for quality alone, .* is empty: lower it"),
-    ({"selection.groups.column": "a"}, {"source.extra_columns": ["b"]}, "'a' is not read: add it to .* or name one of"),
     ({}, {"selection.groups.column": "text"}, "selection.groups.column: .* 'text': the text itself cannot be a group"),
     ({"report.by": ["text_of"]}, {"report.by": ["text"]}, r"report\.by\.0: .* 'text': the text itself cannot be"),
     ({"selection.groups.column": "body"}, {"source.text_column": "body"}, "received 'body': the text itself cannot be"),
     (BY_GROUP, {"selection.budget": 500}, "budget, 500, is what every block gives: use select_ratio"),
-    ({"ingest.copies.prefer": {"a": ["x"]}}, {"source.extra_columns": []}, r"ingest\.copies\.prefer: 'a' is not read"),
+    ({"report.by": ["dump"]}, {"report.by": ["dump", "text"]}, "report.by.1: .* 'text': the text itself cannot be a"),
 ]
 
 
@@ -99,10 +96,3 @@ def test_blocks_are_of_alike_documents_where_gains_are_compared_and_groups_have_
     others = ({"selection.solver": "semdedup"}, BY_GROUP, {"selection.blocks": "order"})
     by_likeness = [parsed(changes).selection.by_likeness for changes in ({}, {"selection.solver": "greedy"}, *others)]
     assert by_likeness == [True, True, False, False, False]
-
-
-def test_groups_may_be_those_of_any_column_that_is_read():
-    assert {*FINEWEB.names, "n_chars"} - {"text"} == LABEL_COLUMNS
-    for column, kept in (*((column, []) for column in LABEL_COLUMNS), ("site", ["site"]), ("site", "all")):
-        settings = parsed({"source.extra_columns": kept, "selection.groups.column": column})
-        assert settings.selection.groups.column == column

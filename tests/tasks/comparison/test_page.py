@@ -20,10 +20,10 @@ from fineweb_mask.tasks.comparison.page import (
 )
 from fineweb_mask.tasks.comparison.variants import select_variant
 from fineweb_mask.tasks.source.columns import settle
-from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.witness.job import measure_teaching
 from tests.tasks.comparison.test_variants import jobs
 from tests.tasks.jobs import witness_job
+from tests.tasks.source_files import discover
 
 SELECTORS = ["mean_field", "random", "top_quality"]
 HOSTILE = "<img src=x onerror=alert(1)> | `a`"

@@ -10,7 +10,7 @@ import pytest
 from fineweb_mask.models.dedup.minhash import Sketch, band_keys
 from fineweb_mask.models.documents import content_hash
 from fineweb_mask.models.schemas import documents_schema
-from fineweb_mask.models.settings.source import CopiesSettings, IngestSettings
+from fineweb_mask.models.settings.source import CopiesSettings
 from fineweb_mask.tasks.dedup import comparison
 from fineweb_mask.tasks.dedup.comparison import BEST, NEIGHBOURS
 from fineweb_mask.tasks.dedup.duplicates import dedup, no_duplicates
@@ -23,7 +23,7 @@ from tests.tasks.jobs import dedup_job
 pytest.importorskip("rensa")
 
 SKETCH, THRESHOLD = Sketch(bands=6, rows=4), 0.6
-DEFAULT_THRESHOLD = IngestSettings().near_threshold
+DEFAULT_THRESHOLD = 0.7
 WORDS = [f"{one}{other}" for one in "abcdefghij" for other in "klmnopqrst"]
 
 
@@ -66,7 +66,7 @@ def job_of(workspace, texts, columns=None, sketch=SKETCH, threshold=THRESHOLD, e
     """Sketch the shards, which came in this order; return the job that compares them and lists what is found."""
     documents = write(workspace, texts, **(columns or {}))
     job = dedup_job(workspace, documents, sketch, exact_dedup=exact, copies=copies)
-    return job.model_copy(update={"settings": job.settings.model_copy(update={"near_threshold": threshold})})
+    return job.model_copy(update={"settings": job.settings.model_copy(update={"near_dedup": threshold})})
 
 
 def candidates(texts):

@@ -4,7 +4,6 @@ from contextlib import closing
 import pyarrow.parquet as pq
 import pytest
 
-from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings.source import FilterSettings
 from fineweb_mask.tasks.processes import texts as module
 from fineweb_mask.tasks.processes.texts import ROWS_WORTH_PROCESSES, text_filter, with_texts
@@ -42,12 +41,6 @@ def test_a_process_that_keeps_ending_is_a_transient_error(texts, monkeypatch):
     monkeypatch.setattr(Workers, "ask", lambda *_: "ended")
     with pytest.raises(WorkerProcessError, match="run again"):
         text_filter(SETTINGS, ROWS_WORTH_PROCESSES)(texts, [None] * len(texts))
-
-
-def test_wrong_options_are_told_before_any_process_starts():
-    pytest.importorskip("datatrove.pipeline.filters")
-    with pytest.raises(SettingsError, match="has no option"):
-        text_filter([FilterSettings(kind="gopher_quality", options={"none": 1})], ROWS_WORTH_PROCESSES)
 
 
 def extracted(*pages, processes=1):

@@ -7,17 +7,9 @@ from typing import Any
 
 import pytest
 
-from fineweb_mask.tasks.source.discovery import (
-    MOST_NAME_BYTES,
-    SourceError,
-    discover,
-    find_files,
-    find_source,
-)
-from fineweb_mask.tasks.source.reader import ShardReader
-from fineweb_mask.tasks.workspace.job import BadShardError
+from fineweb_mask.tasks.source.discovery import MOST_NAME_BYTES, SourceError, find_files, find_source
 from tests.conftest import Bucket
-from tests.tasks.source_files import found, read, settings, write_lines, write_table
+from tests.tasks.source_files import discover, found, read, settings, write_lines, write_table
 
 
 def touch(folder: Path, *names: str) -> None:
@@ -41,11 +33,10 @@ def test_a_folder_is_searched_through_in_order_of_names(tmp_path: Path) -> None:
     assert found(settings(tmp_path / "z.parquet")) == {"z.parquet": "z"}
 
 
-def left_out(source: Any) -> dict[str, list[str]]:
-    return {what: sorted(paths) for what, paths in find_source(source).left_out.items()}
-
-
 def test_what_is_left_out_is_told_by_what_it_is(tmp_path: Path) -> None:
+    def left_out(source: Any) -> dict[str, list[str]]:
+        return {what: sorted(paths) for what, paths in find_source(source).left_out.items()}
+
     source, others = tmp_path / "source", tmp_path / "others"
     touch(source, "a.parquet", "b.CSV", "c.csv", "d/e.csv.gz", "f.tar.GZ", "g", "h.arrow", "i.jsonl.7z", "j.json.br")
     touch(source, "_SUCCESS", ".d.crc", "_tmp/e.parquet", ".git/f/g.jsonl")
@@ -76,13 +67,6 @@ def test_a_folder_that_cannot_be_opened_is_an_error(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(os, "access", lambda path, *mode: not str(path).endswith("closed") and access(path, *mode))
     for path in (tmp_path, tmp_path / "**"):
         with pytest.raises(SourceError, match=r"'closed' cannot be opened: allow it, or name a folder"):
-            discover(settings(path))
-
-
-def test_where_no_file_can_be_read_those_that_are_there_are_told(tmp_path: Path) -> None:
-    touch(tmp_path, "a.csv", "b.csv", "_SUCCESS")
-    for path in (tmp_path, tmp_path / "*.csv"):
-        with pytest.raises(SourceError, match=r"no .*\.jsonl/.* file below .*, it has 2 \.csv \(.\.csv\)"):
             discover(settings(path))
 
 
@@ -142,32 +126,24 @@ def test_a_name_that_no_url_may_have_is_left_out_and_told(tmp_path: Path, name: 
     assert source.left_out == {"names that are not UTF-8, or have '::'": [own]}
 
 
-def test_links_without_a_target_and_pipes_are_found_and_not_opened(tmp_path: Path) -> None:
-    (tmp_path / "dangling.parquet").symlink_to(tmp_path / "nowhere.parquet")
-    (tmp_path / "self.jsonl").symlink_to(tmp_path / "self.jsonl")
-    os.mkfifo(tmp_path / "pipe.jsonl")
-    source = settings(tmp_path)
-    shards = discover(source)
-    assert [shard.name for shard in shards] == ["dangling", "pipe.jsonl", "self.jsonl"]
-    for shard in shards:
-        told = rf"^{shard.relative}: (this is a pipe|.* does not exist|.*symbolic links)"
-        with pytest.raises(BadShardError, match=told):
-            ShardReader(shard, source)
-
-
-@pytest.mark.parametrize("name", ["missing", "missing/*.parquet", "empty"])
-def test_no_file_is_an_error(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("missing", r"'.*/missing' does not exist \(looked for .*/missing\): check its spelling"),
+        ("missing/*.parquet", r"no .* file below '.*/missing/\*\.parquet', it has nothing"),
+        ("empty", "no .* file below '.*/empty', it has nothing"),
+        ("", r"no .*\.jsonl/.* file below .*, it has 2 \.csv \(.\.csv\), 1 \.dat .*, 1 hidden .*: give other files"),
+        ("*.csv", r"no .*\.jsonl/.* file below .*, it has 2 \.csv \(.\.csv\): give other files"),
+        ("pages.dat", r"no .* it has 1 \.dat .*: give other files, or set source\.format to parquet, jsonl or warc"),
+    ],
+)
+def test_where_no_file_can_be_read_those_that_are_there_are_told(tmp_path: Path, name: str, told: str) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(SourceError, match=rf"^source\.path: .*{re.escape(str(tmp_path / name))}"):
-        discover(settings(tmp_path / name))
-
-
-def test_an_unknown_format_is_an_error_unless_source_format_is_set(tmp_path: Path) -> None:
+    touch(tmp_path, "a.csv", "b.csv", "_SUCCESS")
     write_lines(tmp_path / "pages.dat", ['{"text": "one"}'])
-    with pytest.raises(SourceError, match=r"set source\.format to parquet, jsonl or warc"):
-        discover(settings(tmp_path / "pages.dat"))
-    table, _ = read(settings(tmp_path / "pages.dat", format="jsonl"))
-    assert table["text"].to_pylist() == ["one"]
+    with pytest.raises(SourceError, match=f"^source\\.path: {told}"):
+        discover(settings(tmp_path / name))
+    assert read(settings(tmp_path / "pages.dat", format="jsonl"))[0]["text"].to_pylist() == ["one"]
 
 
 def test_a_changed_file_changes_the_fingerprint(tmp_path: Path) -> None:

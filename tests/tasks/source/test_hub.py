@@ -12,20 +12,18 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from typer.testing import CliRunner
 
-from fineweb_mask.flows.cli import app
-from fineweb_mask.flows.commands._common import WRONG_USAGE
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.tasks.dataset.verify import find_dataset, verify
-from fineweb_mask.tasks.source.discovery import SourceError, discover, pin_commit
+from fineweb_mask.tasks.source.discovery import SourceError, pin_commit
 from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.storage.remote import errors
 from fineweb_mask.tasks.storage.remote.errors import RemoteError
 from fineweb_mask.tasks.storage.remote.filesystem import RemoteFile
 from tests.tasks.conftest import document, write_rows
-from tests.tasks.hub_server import SIGNATURE, UNRANGED, HubServer
+from tests.tasks.hub_server import SIGNATURE, HubServer
+from tests.tasks.source_files import discover
 
 TOKEN = "hf_good"
 
@@ -134,17 +132,12 @@ def test_the_client_s_cache_of_a_branch_is_bypassed(hub: HubServer) -> None:
 
 def test_parts_of_a_file_are_requested(hub: HubServer) -> None:
     content = os.urandom(100_000)
-    for folder in ("ranged", UNRANGED):
-        hub.write("you/parts/main", f"{folder}/x.parquet", content)
-    with RemoteFile("hf://datasets/you/parts/ranged/x.parquet") as file:
+    hub.write("you/parts/main", "x.parquet", content)
+    with RemoteFile("hf://datasets/you/parts/x.parquet") as file:
         file.seek(-10, os.SEEK_END)
         assert file.read() == content[-10:]
         file.seek(500)
         assert file.read(1000) == content[500:1500]
-    with RemoteFile(f"hf://datasets/you/parts/{UNRANGED}/x.parquet") as file:
-        file.seek(500)
-        with pytest.raises(RemoteError, match="does not serve parts of files: download it first"):
-            file.read(1000)
 
 
 @pytest.mark.long
@@ -226,11 +219,3 @@ def test_a_dataset_on_the_hub_is_verified_at_its_commit(hub: HubServer, built: A
     broken = verify(found)
     assert {problem.file for problem in broken.problems} == {target.relative_to(dataset).as_posix()}
     assert broken.dataset == pin_commit("hf://datasets/you/data")
-
-
-def test_a_workspace_on_the_hub_is_refused_by_every_command(hub: HubServer) -> None:
-    before = len(hub.requests)
-    for name, *rest in (["status"], ["sql", "select 1"], ["push", "me/data"]):
-        done = CliRunner().invoke(app, [name, "hf://datasets/you/web", *rest])
-        assert (done.exit_code, len(hub.requests)) == (WRONG_USAGE, before)
-        assert "hf:// can be a source only" in done.stderr

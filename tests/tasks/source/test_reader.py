@@ -1,32 +1,27 @@
 """Read source files of any format."""
 
-import functools
 import json
-import os
-import threading
 from collections import Counter
 from collections.abc import Callable
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fsspec.implementations.local import LocalFileSystem
 
 from fineweb_mask.models.columns import KEPT_TYPES
 from fineweb_mask.models.documents import DocumentFilter
 from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.models.settings import IngestSettings
-from fineweb_mask.tasks.source.discovery import SourceShard, discover
+from fineweb_mask.tasks.source import opening
+from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.reader import BATCH_ROWS, ShardReader
 from fineweb_mask.tasks.storage.remote import errors
-from fineweb_mask.tasks.storage.remote.errors import RemoteError
+from fineweb_mask.tasks.storage.remote.errors import RemoteError, UnansweredError
 from fineweb_mask.tasks.workspace.job import BadShardError
 from tests.conftest import Bucket
-from tests.tasks.source_files import Row, found, read, settings, write_lines, write_table
+from tests.tasks.source_files import Row, discover, found, read, settings, write_lines, write_table
 
 
 @pytest.fixture
@@ -36,14 +31,17 @@ def rows(make_document: Callable[..., Row]) -> list[Row]:
     ]
 
 
+def both(folder: Path, rows: list[Row]) -> list[Path]:
+    """Write rows as Parquet and as lines of JSON."""
+    table = write_table(folder / "a.parquet", **{name: [row.get(name) for row in rows] for name in rows[0]})
+    return [table, write_lines(folder / "a.jsonl", [json.dumps(row) for row in rows])]
+
+
 def test_rows_come_in_batches_and_in_order(tmp_path: Path) -> None:
-    count = 2 * BATCH_ROWS + 1
-    for path in (
-        write_lines(tmp_path / "a.jsonl", [f'{{"text": "{index}"}}' for index in range(count)]),
-        write_table(tmp_path / "b.parquet", text=[str(index) for index in range(count)]),
-    ):
+    texts = [str(index) for index in range(2 * BATCH_ROWS + 1)]
+    for path in both(tmp_path, [{"text": text} for text in texts]):
         table, _ = read(settings(path))
-        assert table["text"].to_pylist() == [str(index) for index in range(count)]
+        assert table["text"].to_pylist() == texts
         assert max(len(chunk) for chunk in table["text"].chunks) == BATCH_ROWS
 
 
@@ -58,10 +56,7 @@ def test_extra_columns_can_be_listed(tmp_path: Path) -> None:
 
 
 def test_a_missing_text_column_names_the_existing_ones(tmp_path: Path) -> None:
-    for path in (
-        write_table(tmp_path / "a.parquet", body=["a"], n=[1]),
-        write_lines(tmp_path / "a.jsonl", ['{"body": "a", "n": 1}']),
-    ):
+    for path in both(tmp_path, [{"body": "a", "n": 1}]):
         with pytest.raises(BadShardError, match=r"no column 'text', set source.text_column to one of \['body', 'n'\]"):
             read(settings(path))
 
@@ -77,24 +72,13 @@ def test_a_flipped_bit_of_text_is_a_bad_shard_where_the_file_has_checksums(tmp_p
         read(settings(path))
 
 
-class SlowFileSystem(LocalFileSystem):
-    """A share that does not answer."""
-
-    protocol = "slow"
-
-    def info(self, *_: Any, **__: Any) -> Any:
-        raise TimeoutError("no answer")
-
-    open = info
-
-
 @pytest.mark.parametrize("name", ["parquet", "jsonl"])
-def test_an_unreachable_file_system_is_not_a_bad_shard(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_does_not_answer_is_not_a_bad_shard(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(errors, "PATIENCE_SECONDS", 0.01)
-    fsspec.register_implementation("slow", SlowFileSystem, clobber=True)
-    shard = SourceShard(name="a", relative="a", url=f"slow:///a.{name}", format=name, bytes=1, fingerprint="f")
-    with pytest.raises(TimeoutError):
-        ShardReader(shard, settings("slow:///"))
+    url = f"http://127.0.0.1:1/a.{name}"
+    shard = SourceShard(name="a", relative="a", url=url, format=name, bytes=1, fingerprint="f")
+    with pytest.raises(UnansweredError):
+        ShardReader(shard, settings(url))
 
 
 @pytest.fixture
@@ -134,19 +118,6 @@ def test_files_at_a_web_server_are_read(at_urls: tuple[Bucket, dict[str, pa.Tabl
     assert discover(settings(f"{web}/a.parquet"))[0].fingerprint != before
 
 
-def test_a_web_server_without_range_requests_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SimpleHTTPRequestHandler, "log_message", lambda *_: None)
-    (tmp_path / "big.parquet").write_bytes(os.urandom(300_000))
-    serve = functools.partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
-    with ThreadingHTTPServer(("127.0.0.1", 0), serve) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
-        try:
-            with pytest.raises(BadShardError, match="does not serve parts of files: download it first"):
-                read(settings(f"http://127.0.0.1:{server.server_port}/big.parquet"))
-        finally:
-            server.shutdown()
-
-
 @pytest.mark.parametrize("name", ["a.parquet", "b.jsonl.gz"])
 def test_broken_connections_and_refusals_are_retried(at_urls, proxy, reach, name):
     bucket, tables = at_urls
@@ -177,12 +148,9 @@ def test_a_file_that_changes_before_or_while_it_is_read_is_a_bad_shard(at_urls, 
 
 def test_rows_that_are_too_large_are_dropped_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = ["x" * 2_000, "short", "y" * 2_001, "z" * 2_001]
-    for path in (
-        write_table(tmp_path / "a.parquet", text=rows),
-        write_lines(tmp_path / "a.jsonl", [json.dumps({"text": row}) for row in rows]),
-    ):
+    for path in both(tmp_path, [{"text": row} for row in rows]):
         most = 2_000 + (len('{"text": ""}') if path.suffix == ".jsonl" else 0)
-        monkeypatch.setattr(ShardReader, "largest", most)
+        monkeypatch.setattr(opening, "LARGEST_DOCUMENT", most)
         table, problems = read(settings(path))
         assert problems == [None, None, "too_large", "too_large"]
         assert table["text"].to_pylist()[:2] == rows[:2]
@@ -202,13 +170,9 @@ def test_an_error_says_after_which_row_it_came(tmp_path: Path) -> None:
 
 def keyed(folder: Path, name: str, **columns: Any) -> Path:
     """Write a table below a folder, or its rows as lines of JSON; return the folder."""
-    path = folder / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".parquet":
-        write_table(path, **columns)
-    else:
-        rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-        write_lines(path, [json.dumps({key: value for key, value in row.items() if value is not None}) for row in rows])
+    path = write_table(folder / name, **columns)
+    if path.suffix == ".jsonl":
+        write_lines(path, list(map(json.dumps, pq.read_table(path).to_pylist())))
     return folder
 
 
@@ -259,13 +223,6 @@ def test_a_key_that_does_not_fit_its_column_is_counted_and_leaves_it_as_it_is(tm
     assert dict(reader.keys_differ) == {"tags": 2, "token_count": 2}
 
 
-def both(folder: Path, rows: list[Row]) -> list[Path]:
-    """Write rows as Parquet and as lines of JSON."""
-    folder.mkdir(exist_ok=True)
-    table = write_table(folder / "a.parquet", **{name: [row.get(name) for row in rows] for name in rows[0]})
-    return [table, write_lines(folder / "a.jsonl", [json.dumps(row) for row in rows])]
-
-
 def ingested(path: Path) -> tuple[dict[str, list[Any]], Counter[str]]:
     """Return the documents of a file, and how many values of its columns were lost."""
     source = settings(path)
@@ -289,31 +246,13 @@ def test_numbers_that_went_through_pandas_are_whole_and_its_gaps_are_null(tmp_pa
         assert not lost
 
 
-@pytest.mark.parametrize(
-    "column", [[1e30, 1.5, -3.0, 2.0**40, 7.0], ["many", "1.5", "", "-1", "7"], [True, True, False, True, None]]
-)
-def test_a_number_that_does_not_fit_costs_its_value_alone(tmp_path: Path, column: list[Any]) -> None:
-    for path in both(tmp_path, [{"text": f"text {at}", "token_count": value} for at, value in enumerate(column)]):
-        found, lost = ingested(path)
-        assert found["token_count"][:4] == [None] * 4
-        assert (len(found["text"]), lost) == (5, {"token_count": 4})
-
-
-def test_whole_numbers_of_more_than_64_bits_are_kept_as_text(tmp_path: Path) -> None:
-    lines = [f'{{"text": "a", "hash": {2**63}}}', '{"text": "b", "hash": 5}']
-    table, problems = read(settings(write_lines(tmp_path / "a.jsonl", lines)))
-    assert (table["hash"].to_pylist(), problems) == ([str(2**63), "5"], [None, None])
-
-
 SETTLED: list[tuple[str, list[Any], list[Any], int]] = [  # the type, values, and what is read of them
-    ("int64", [3.0, None, float("nan")], [3, None, None], 0),
-    ("int64", [3.0, 0.5, 1e30], [3, None, None], 2),
+    ("int64", [3.0, None, float("nan"), 0.5, 1e30], [3, None, None, None, None], 2),
     ("string", [3, None, 4], ["3", None, "4"], 0),
     ("string", [{"a": ["é"]}, None], ['{"a": ["é"]}', None], 0),
     ("string", [[1, None], []], ["[1, null]", "[]"], 0),
     ("list<item: string>", [["a", None], [], None], [["a", None], [], None], 0),
     ("list<item: double>", [[1, 2], [3]], [[1.0, 2.0], [3.0]], 0),
-    ("bool", [True, None], [True, None], 0),
     ("bool", ["yes", "no"], [None, None], 2),
     ("list<item: int64>", ["a", None], [None, None], 1),
     ("double", [["a"], None], [None, None], 1),
@@ -367,7 +306,3 @@ def test_dates_of_pandas_are_text_as_fineweb_has_it(tmp_path: Path) -> None:
     dates = pa.array([1_700_000_000_000_000_000, None], pa.timestamp("ns", "UTC"))
     path = write_table(tmp_path / "a.parquet", text=["a", "b"], date=dates)
     assert read(settings(path))[0]["date"].to_pylist() == ["2023-11-14T22:13:20Z", None]
-    lines = ['{"text": "a", "date": 1700000000000}', '{"text": "b", "id": 7.0}']
-    table, problems = read(settings(write_lines(tmp_path / "a.jsonl", lines)))
-    assert (table["date"].to_pylist(), table["id"].to_pylist()) == (["1700000000000", None], [None, "7"])
-    assert problems == [None, None]

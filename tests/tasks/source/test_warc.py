@@ -9,7 +9,7 @@ import pytest
 
 from fineweb_mask.models.settings import IngestSettings, SourceSettings
 from fineweb_mask.tasks.ingest import ingest
-from fineweb_mask.tasks.source.discovery import discover
+from fineweb_mask.tasks.source import opening
 from fineweb_mask.tasks.source.opening import BrokenFileError
 from fineweb_mask.tasks.source.warc import BodyError, unpacked, warc_records
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
@@ -20,7 +20,14 @@ from tests.tasks.jobs import ingest_job
 pytest.importorskip("warcio")
 pytest.importorskip("trafilatura")
 
+from tests.tasks.source_files import discover
 from tests.warc import Answer, page_of, record_bytes, warc_bytes
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    monkeypatch.setattr(opening, "LARGEST_DOCUMENT", 2**20)
+
 
 TEXT = "The tide is out, and the boats lie on the sand. Somebody has left a red bucket between them.\n" * 3
 
@@ -31,8 +38,8 @@ def shard_of(path: Path, content: bytes):
     return shard
 
 
-def rows(path: Path, content: bytes, most: int = 2**20):
-    return list(warc_records(shard_of(path, content), most))
+def rows(path: Path, content: bytes):
+    return list(warc_records(shard_of(path, content)))
 
 
 @pytest.mark.parametrize("name", ["a.warc.gz", "a.warc"])
@@ -40,6 +47,10 @@ def test_a_page_has_its_url_id_date_and_file(tmp_path, name):
     [row] = rows(tmp_path / name, warc_bytes([Answer(page_of(TEXT), "https://a.org/b")], name.endswith(".gz")))
     own = {"id": f"<urn:uuid:{0:032x}>", "url": "https://a.org/b", "date": "2026-01-02T03:04:05Z", "file_path": name}
     assert row == {"page": page_of(TEXT), "charset": "utf-8"} | own
+
+
+def answer_of(head: str, body: bytes, *more: str, content_type: str | None = "application/http; msgtype=response"):
+    return record_bytes("response", head.replace("\n", "\r\n").encode() + b"\r\n\r\n" + body, content_type, *more)
 
 
 def test_what_is_no_page_has_its_reason(tmp_path):
@@ -56,22 +67,27 @@ def test_what_is_no_page_has_its_reason(tmp_path):
         (Answer(chunks, headers=(*zipped, ("Transfer-Encoding", "chunked"))), True),
         (Answer(page_of(TEXT), headers=(), payload=None), True),
         (Answer(b"\x00\x01\x02", headers=(), payload=None), "not_html"),
-        (Answer(gzip.compress(b"<html>" + b" " * 2**22), headers=zipped), "too_large"),
     ]
-    content = warc_bytes(answer for answer, _ in answers)
-    found = rows(tmp_path / "a.warc.gz", content)
-    expected = [reason for _, reason in answers]
+    head = "HTTP/1.1 200 OK\nContent-Type: text/html; charset={}\nContent-Encoding: {}"
+    records = [
+        (answer_of(head.format("utf-8", "compress"), b"\x1f\x9d\x90" + bytes(100)), "unknown_coding: compress"),
+        (answer_of(head.format("iso-2022-cn", "identity"), b"<p>page</p>"), "unknown_charset: iso-2022-cn"),
+        (answer_of(head.format("utf-8", "gzip"), gzip.compress(bytes(1000))[:10] + b"\xff" * 100), "broken_page"),
+        (answer_of(head.format("utf-8", "gzip"), gzip.compress(bytes(2**21))), "too_large"),
+        (answer_of(head.format("utf-8", "identity"), bytes(2**22)), "too_large"),
+        (answer_of("HTTP/1.1 200 OK\nContent-Type: video/mp4", bytes(2**22)), "not_html"),
+    ]
+    content = warc_bytes((answer for answer, _ in answers), False) + b"".join(record for record, _ in records)
+    expected = [reason for _, reason in (*answers, *records)]
+    found = rows(tmp_path / "a.warc", content)
     assert [row if isinstance(row, str) else row["page"] == page_of(TEXT) for row in found] == expected
 
 
-def test_extracted_texts_are_taken_as_they_are(tmp_path):
-    found = rows(tmp_path / "a.warc.wet.gz", warc_bytes([], texts=["Grüße", "Two\nlines"]))
-    assert [row["text"] for row in found] == ["Grüße", "Two\nlines"]
+def test_extracted_texts_are_utf8_and_taken_as_they_are(tmp_path):
+    wrong = record_bytes("conversion", "Grüße".encode("cp1252"), "text/plain")
+    found = rows(tmp_path / "a.warc.wet", warc_bytes([], False, texts=["Grüße", "Two\nlines"]) + wrong)
+    assert [row if isinstance(row, str) else row["text"] for row in found] == ["Grüße", "Two\nlines", "invalid_utf8"]
     assert found[1]["url"] == "https://example.org/1"
-
-
-def answer_of(head: str, body: bytes, *more: str, content_type: str | None = "application/http; msgtype=response"):
-    return record_bytes("response", head.replace("\n", "\r\n").encode() + b"\r\n\r\n" + body, content_type, *more)
 
 
 @pytest.mark.parametrize(
@@ -110,29 +126,8 @@ def test_pages_without_http_have_the_charset_of_their_record(tmp_path):
         (answer_of("HTTP/1.1 204 No Content\nContent-Type: text/html", b""), "http_error"),
     ]
     shard = shard_of(tmp_path / "a.warc", b"".join(record for record, _ in records))
-    found = [row if isinstance(row, str) else row["charset"] for row in warc_records(shard, 2**20)]
+    found = [row if isinstance(row, str) else row["charset"] for row in warc_records(shard)]
     assert found == [expected for _, expected in records if expected is not None]
-
-
-def test_an_extracted_text_is_utf8(tmp_path):
-    contents = {"Grüße".encode(): "Grüße", "Grüße".encode("cp1252"): "invalid_utf8"}
-    found = rows(tmp_path / "a.warc", b"".join(record_bytes("conversion", one, "text/plain") for one in contents))
-    assert [row if isinstance(row, str) else row["text"] for row in found] == list(contents.values())
-
-
-def test_what_cannot_be_read_names_what_is_missing(tmp_path):
-    head = "HTTP/1.1 200 OK\nContent-Type: text/html; charset={}\nContent-Encoding: {}"
-    records = [
-        answer_of(head.format("utf-8", "compress"), b"\x1f\x9d\x90" + bytes(100)),
-        answer_of(head.format("iso-2022-cn", "identity"), b"<p>page</p>"),
-        answer_of(head.format("utf-8", "gzip"), gzip.compress(bytes(1000))[:10] + b"\xff" * 100),
-        answer_of(head.format("utf-8", "gzip"), gzip.compress(bytes(2**21))),
-        answer_of(head.format("utf-8", "identity"), bytes(2**22)),
-        answer_of("HTTP/1.1 200 OK\nContent-Type: video/mp4", bytes(2**22)),
-    ]
-    found = rows(tmp_path / "a.warc", b"".join(records))
-    reasons = ["unknown_coding: compress", "unknown_charset: iso-2022-cn", "broken_page", "too_large", "too_large"]
-    assert found == [*reasons, "not_html"]
 
 
 PAGE = b"<html><body><p>The tide is out, and the boats lie on the sand.</p></body></html>" * 20
@@ -195,26 +190,18 @@ def test_chunks_may_have_extensions_trailers_and_bare_line_feeds_and_damaged_one
 WHOLE = {packed: warc_bytes([Answer(page_of(TEXT))] * 3, packed) for packed in (True, False)}
 
 
-@pytest.mark.parametrize("packed", [True, False])
-@pytest.mark.parametrize("share", [0.2, 0.9, 0.99])
-def test_a_file_that_is_cut_off_is_an_error(tmp_path, packed, share):
-    content = WHOLE[packed][: int(share * len(WHOLE[packed]))]
-    shard = shard_of(tmp_path / f"a.warc{'.gz' if packed else ''}", content)
-    with pytest.raises(BrokenFileError):
-        list(warc_records(shard, 2**20))
-
-
 @pytest.mark.parametrize(
     "content",
     [
+        *(whole[: int(share * len(whole))] for whole in WHOLE.values() for share in (0.2, 0.9, 0.99)),
         b"text\n" * 100,
         WHOLE[False].replace(b"Content-Length: ", b"Content-Length: x", 2),
         WHOLE[False].replace(b"Content-Length: ", b"Content-Length: 9"),
         WHOLE[False].replace(b"WARC/1.0", b"WARD/1.0"),
     ],
-    ids=["text", "no number", "too long", "another format"],
+    ids=[*(f"cut off {number}" for number in range(6)), "text", "no number", "too long", "another format"],
 )
-def test_what_is_no_warc_file_is_an_error(tmp_path, content):
+def test_what_is_cut_off_or_no_warc_file_is_an_error(tmp_path, content):
     with pytest.raises(BrokenFileError):
         rows(tmp_path / "a.warc", content)
 

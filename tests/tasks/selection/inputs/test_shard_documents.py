@@ -9,12 +9,12 @@ from fineweb_mask.models.settings import IngestSettings, SourceSettings
 from fineweb_mask.tasks import ingest
 from fineweb_mask.tasks.selection.inputs import shard_documents
 from fineweb_mask.tasks.selection.inputs.shard_documents import random_keys, read_columns, read_groups, read_vectors
-from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.workspace.references import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.conftest import document, write_rows
 from tests.tasks.jobs import ingest_job
 from tests.tasks.number_shards import numbers
+from tests.tasks.source_files import discover
 
 
 @pytest.mark.parametrize("at_once", [7, 1000])
