@@ -42,7 +42,7 @@ SMALL_ENCODER = (  # enough to tell topics apart, and fitted in a second; what i
     "embedding.static_dimensions=256",
     "report.sample=500",
 )
-DEPLOYED = {"embedding.static_dimensions": 64, "report.sample": 200}
+DEPLOYED = {"embedding.static_dimensions": 64}
 """What runs of deployments do not take from their recipe."""
 
 RunSample = Callable[..., RunSummary]
