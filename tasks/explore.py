@@ -23,7 +23,7 @@ from fineweb_mask.tasks.storage.parquet import read_schema
 from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import ShardFiles
-from fineweb_mask.tasks.workspace.stage_parquet import documents_of, take_rows
+from fineweb_mask.tasks.workspace.stage_parquet import take_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 SEED = 0
@@ -107,7 +107,7 @@ def _documents(
         shard = shards[index]
         rows = np.array([document.row for document in group], dtype=np.int64)
         shown = _shown(read_schema(workspace.resolve(shard.documents)))
-        table = documents_of(workspace, shard.documents, rows, [*shown, "text"])
+        table = take_rows(workspace.resolve(shard.documents), rows, [*shown, "text"])
         scores_file = workspace.resolve(shard.scores)
         scores = take_rows(scores_file, rows, read_schema(scores_file).names)
         masks = take_rows(workspace.resolve(shard.masks), rows, ["selected", "inclusion"])

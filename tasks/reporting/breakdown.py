@@ -13,11 +13,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from fineweb_mask.models.analysis.groups import between_share, decile_edges, domains, group_of
-from fineweb_mask.models.errors import SettingsError
-from fineweb_mask.models.names import find
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.tasks.reporting.samples import eligible_table, evenly_spaced
-from fineweb_mask.tasks.storage.parquet import read_schema
 from fineweb_mask.tasks.workspace.references import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -51,23 +48,9 @@ class Breakdown(NamedTuple):
     counted: str  # of what all numbers are
 
 
-def break_down(
-    workspace: Workspace, shards: Sequence[ShardFiles], by: Sequence[str] = (), others: Sequence[str] = ()
-) -> Breakdown:
-    """Count the eligible and the selected documents of every group.
-
-    `by` and `others` name further columns of the documents; those of `others` may be missing.
-
-    Raises
-    ------
-    SettingsError
-        If no shard has a column of `by`, or its values cannot be converted to text.
-    """
-    known = {name for shard in shards for name in read_schema(workspace.resolve(shard.documents)).names} if by else {}
-    if unknown := [name for name in by if find(name, known) is None]:
-        raise SettingsError(f"report.by: no document has a column {unknown[0]!r}, they have {', '.join(sorted(known))}")
-    asked = dict.fromkeys(("dump", "domain", *(find(name, known) or name for name in by), *others))
-    columns = [name for name in asked if name not in NUMBERS]
+def break_down(workspace: Workspace, shards: Sequence[ShardFiles], by: Sequence[str] = ()) -> Breakdown:
+    """Count the eligible and the selected documents of every group, also of further columns of the documents."""
+    columns = [name for name in dict.fromkeys(("dump", "domain", *by)) if name not in NUMBERS]
     chosen = evenly_spaced(len(shards), MOST_SHARDS)
     step = max(1, -(-sum(shards[index].documents.rows for index in chosen) // MOST_DOCUMENTS))
     parts = [_shard(workspace, shards[index], columns, step) for index in chosen]
@@ -102,19 +85,8 @@ def _shard(workspace: Workspace, shard: ShardFiles, columns: Sequence[str], step
 
 
 def _labels(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column as text, with null instead of empty text.
-
-    Raises
-    ------
-    SettingsError
-        If its type cannot be converted to text, such as a list.
-    """
-    try:
-        labels = column.cast(pa.string())
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise SettingsError(
-            f"report.by: a column of type {column.type} cannot be broken down by: name one of text, numbers or dates"
-        ) from error
+    """Return a column as text, with null instead of empty text."""
+    labels = column.cast(pa.string())
     return pc.if_else(pc.equal(labels, ""), pa.scalar(None, pa.string()), labels)
 
 

@@ -16,7 +16,7 @@ from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.schemas import vectors_of
 from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_schema, read_table
 from fineweb_mask.tasks.workspace.references import ShardFiles
-from fineweb_mask.tasks.workspace.stage_parquet import documents_of, read_scores, row_group_ends, take_rows
+from fineweb_mask.tasks.workspace.stage_parquet import read_scores, row_group_ends, take_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 SAMPLED_SHARDS = 16
@@ -116,7 +116,7 @@ def documents_at(
     return [
         row
         for index, rows in _by_shard(documents)
-        for row in documents_of(workspace, shards[index].documents, rows, columns).to_pylist()
+        for row in take_rows(workspace.resolve(shards[index].documents), rows, columns).to_pylist()
     ]
 
 
@@ -139,7 +139,7 @@ def texts_at(
         with VerifiedFile(workspace.resolve(shards[index].documents)) as file:
             groups = np.searchsorted(row_group_ends(file), rows, side="right")
         near = rows[groups == groups[len(groups) // 2]]
-        found = documents_of(workspace, shards[index].documents, near, ["text"])
+        found = take_rows(workspace.resolve(shards[index].documents), near, ["text"])
         texts += [text[:longest] for text in found["text"].to_pylist()]
         kept += [index_of[DocumentRef(index, row)] for row in near.tolist()]
     return kept, texts

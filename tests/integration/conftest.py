@@ -40,7 +40,6 @@ T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
 SMALL_ENCODER = (  # enough to tell topics apart, and fitted in a second; what is looked at is less, too
     "embedding.static_dimensions=256",
-    "report.sample=500",
 )
 DEPLOYED = {"embedding.static_dimensions": 64}
 """What runs of deployments do not take from their recipe."""
