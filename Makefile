@@ -3,8 +3,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Three of them take the long tests that need a server, which wait much, the other the rest.
 TEST_PROCESSES ?= 4
-# Which tests, by their marks: long, integration.
+# Which tests, by their marks: long, integration; and where, by default also in docstrings.
 TESTS ?= not long
+IN ?=
 # A machine with an NVIDIA GPU takes the registry's CUDA build ("===" rules out a local "+cpu" build);
 # any other takes a CPU build where pip is configured with one.
 TORCH := $(shell command -v nvidia-smi >/dev/null 2>&1 && sed -n 's/^torch==\([^ ;]*\).*/torch===\1/p' requirements.lock)
@@ -31,11 +32,11 @@ lint: $(VENV)/.installed
 
 # Those of TESTS, without lint and types.
 pytest: $(VENV)/.installed
-	$(BIN)/python -m pytest -m "$(TESTS)" --numprocesses $(TEST_PROCESSES) --no-loadscope-reorder --durations=20 --durations-min=1
+	$(BIN)/python -m pytest $(IN) -m "$(TESTS)" --numprocesses $(TEST_PROCESSES) --no-loadscope-reorder --durations=20 --durations-min=1
 
 # Kill and cancel whole runs, clusters and workers, read hundreds of broken files, compare with large references.
 test-long:
-	@$(MAKE) --no-print-directory pytest TESTS=long
+	@$(MAKE) --no-print-directory pytest TESTS=long IN=tests
 
 # Kill runs anywhere, flip bits, read hostile files, run and read at once, fill the disk, and compare with a run that
 # nothing disturbed; then measure what grows over many runs. It takes hours; to fill a disk takes root.

@@ -11,8 +11,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -20,7 +20,9 @@ import httpx
 import typer
 
 from fineweb_mask.flows.processes.environment import ENVIRONMENT_DEFAULTS, without_proxy
+from fineweb_mask.flows.processes.temporary_server import empty_database
 from fineweb_mask.models.errors import FinewebMaskError
+from fineweb_mask.tasks.storage.atomic import atomic_write
 
 ROOT = Path(__file__).resolve().parents[1]
 HOST = "127.0.0.1"
@@ -51,6 +53,7 @@ class Process:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+        self.pid = self._process.pid
 
     def stop(self) -> None:
         """Stop the process and its children."""
@@ -73,13 +76,13 @@ class Process:
             time.sleep(POLL_SECONDS)
 
 
-def _environment(state: Path, api: str) -> dict[str, str]:
+def _environment(state: Path, port: int) -> dict[str, str]:
     """Return the user's environment with Prefect settings for this server instead of the user's own.
 
     It lacks FINEWEB_MASK_HOME: deployments name the variable, and only the worker knows its value.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", HOME))}
-    own = {"PREFECT_HOME": str(state / "prefect"), "PREFECT_API_URL": api}
+    own = {"PREFECT_HOME": str(state / "prefect"), "PREFECT_API_URL": f"http://{HOST}:{port}/api"}
     inherited |= without_proxy(inherited)
     return {**ENVIRONMENT_DEFAULTS, **inherited, **own, "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false"}
 
@@ -91,6 +94,17 @@ def _require_free(port: int) -> None:
             probe.bind((HOST, port))
         except OSError as error:
             raise ServeError(f"port {port} is taken by another program: make serve PORT={port + 1}") from error
+
+
+def _copy_database(database: Path) -> None:
+    """Begin with the empty database that a temporary server has made, if one has: it saves the seconds that takes."""
+    if not database.exists():
+        with suppress(OSError), atomic_write(database) as partial:
+            shutil.copyfile(empty_database(), partial)
+
+
+def _api(port: int) -> httpx.Client:
+    return httpx.Client(base_url=f"http://{HOST}:{port}/api", trust_env=False)  # through no proxy
 
 
 def _is_healthy(api: httpx.Client) -> bool:
@@ -114,6 +128,55 @@ def _crash_lost_runs(api: httpx.Client) -> None:
         api.post(f"flow_runs/{run['id']}/set_state", json={"state": crashed}).raise_for_status()
 
 
+@contextmanager
+def running_server(state: Path, port: int) -> Iterator[Process]:
+    """Run a server in the block, which begins once it answers; runs that a worker of before had not ended are crashed.
+
+    Raises
+    ------
+    ServeError
+        If the port is taken, or the server does not start.
+    """
+    _require_free(port)
+    state.mkdir(parents=True, exist_ok=True)
+    _copy_database(state / "prefect" / "prefect.db")
+    command = ["server", "start", "--host", HOST, f"--port={port}"]
+    server = Process(state, "server", command, _environment(state, port))
+    try:
+        with _api(port) as api:
+            server.wait(lambda: _is_healthy(api))
+            _crash_lost_runs(api)
+        yield server
+    finally:
+        server.stop()
+
+
+@contextmanager
+def running_worker(state: Path, port: int) -> Iterator[Process]:
+    """Run a worker of that server in the block, which begins once it is online and everything is deployed.
+
+    Raises
+    ------
+    ServeError
+        If the worker does not start, or something cannot be deployed.
+    """
+    environment = _environment(state, port)
+    queues = ["default", "gpu"] if shutil.which("nvidia-smi") else ["default"]
+    command = ["worker", "start", f"--pool={POOL}", "--type=process", *(f"--work-queue={one}" for one in queues)]
+    own = {"PREFECT_WORKER_QUERY_SECONDS": "2", HOME: os.environ.get(HOME, str(ROOT))}
+    worker = Process(state, "worker", command, environment | own)
+    try:
+        with _api(port) as api:
+            worker.wait(lambda: _has_worker(api))
+        deploy = [*PREFECT, "--no-prompt", "deploy", "--all", "--prefect-file", "deployments/prefect.yaml"]
+        done = subprocess.run(deploy, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise ServeError(f"cannot deploy:\n{done.stdout}{done.stderr}")
+        yield worker
+    finally:
+        worker.stop()
+
+
 def serve(
     *,
     port: Annotated[int, typer.Option(min=1, max=65_535, help="Port of the server.")] = 4200,
@@ -121,25 +184,7 @@ def serve(
 ) -> None:
     """Start a server and a worker, deploy, say when they are ready, and stop them at Ctrl-C."""
     state, url = state.absolute(), f"http://{HOST}:{port}"
-    state.mkdir(parents=True, exist_ok=True)
-    environment = _environment(state, f"{url}/api")
-    api = httpx.Client(base_url=f"{url}/api", trust_env=False)  # through no proxy
-    with suppress(KeyboardInterrupt), ExitStack() as running, api:
-        _require_free(port)
-        server = Process(state, "server", ["server", "start", "--host", HOST, f"--port={port}"], environment)
-        running.callback(server.stop)
-        server.wait(lambda: _is_healthy(api))
-        _crash_lost_runs(api)
-        queues = ["default", "gpu"] if shutil.which("nvidia-smi") else ["default"]
-        command = ["worker", "start", f"--pool={POOL}", "--type=process", *(f"--work-queue={one}" for one in queues)]
-        own = {"PREFECT_WORKER_QUERY_SECONDS": "2", HOME: os.environ.get(HOME, str(ROOT))}
-        worker = Process(state, "worker", command, environment | own)
-        running.callback(worker.stop)
-        worker.wait(lambda: _has_worker(api))
-        deploy = [*PREFECT, "--no-prompt", "deploy", "--all", "--prefect-file", "deployments/prefect.yaml"]
-        done = subprocess.run(deploy, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise ServeError(f"cannot deploy:\n{done.stdout}{done.stderr}")
+    with suppress(KeyboardInterrupt), running_server(state, port) as server, running_worker(state, port) as worker:
         prefect = Path(sys.executable).with_name("prefect")
         shown = prefect.relative_to(Path.cwd()) if prefect.is_relative_to(Path.cwd()) else prefect
         typer.echo(

@@ -1,6 +1,7 @@
 """Fixtures that several folders share."""
 
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any, NamedTuple
 
 import hypothesis
 import pytest
+from fasteners import InterProcessLock
 
 from fineweb_mask.models.runtime.stopping import clear_stop_request, raise_if_stopped
 from tests.s3 import Proxy, S3Server, SeaweedServer, Server, environment
@@ -27,8 +29,8 @@ OWN_SERVERS = {"test_lost_servers.py"}  # they are killed, or do without
 SERVERS = {  # files of tests that share a server, each about a third of the time of all that need one
     f"test_{name}.py": group
     for group, names in {
-        "what is deployed": ("browser", "chain", "deployments", "documentation", "explore", "package"),
-        "runs that are killed": ("interrupted", "ray", "remote", "worker"),
+        "what is deployed": ("browser", "chain", "deployments", "documentation", "package", "worker"),
+        "runs that are killed": ("explore", "interrupted", "ray", "remote"),
     }.items()
     for name in names
 }
@@ -93,9 +95,28 @@ def nothing_is_asked_to_stop() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def installed_wheel(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], object]], Path]:
+    """Return the function that has one of the processes of the tests make a folder, which all of them then read."""
+    own = tmp_path_factory.getbasetemp()
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+    def folder(name: str, make: Callable[[Path], object]) -> Path:
+        target, made = shared / name, shared / f"{name}.made"
+        with InterProcessLock(shared / f"{name}.lock"):
+            if not made.exists():
+                shutil.rmtree(target, ignore_errors=True)  # another's try
+                target.mkdir()
+                make(target)
+                made.touch()
+        return target
+
+    return folder
+
+
+@pytest.fixture(scope="session")
+def installed_wheel(made_once: Callable[..., Path]) -> Installed:
     """The project's wheel in an environment of its own."""
-    return install_wheel(tmp_path_factory.mktemp("wheel"))
+    return Installed.of(made_once("wheel", install_wheel))
 
 
 @pytest.fixture(scope="session")

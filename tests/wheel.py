@@ -7,7 +7,7 @@ import sys
 import sysconfig
 import zipfile
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 ROOT = Path(__file__).resolve().parents[1]
 LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist", "workspaces", "images")
@@ -20,6 +20,12 @@ class Installed(NamedTuple):
     source: Path  # a copy of the checkout: a build writes there
     wheel: Path
     python: Path
+
+    @classmethod
+    def of(cls, folder: Path) -> Self:
+        """Return what `install_wheel` has left in a folder."""
+        [wheel] = (folder / "wheels").glob("*.whl")
+        return cls(folder / "source", wheel, folder / "environment" / "bin" / "python")
 
     def call(self, folder: Path, *command: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run a command of the environment in a folder, with nothing of this process's Python or Prefect set."""
@@ -43,7 +49,7 @@ def build_wheel(source: Path, folder: Path) -> Path:
     return wheel
 
 
-def install_wheel(folder: Path) -> Installed:
+def install_wheel(folder: Path) -> None:
     """Build the wheel and install it; its dependencies are those of the running environment."""
     source = Path(shutil.copytree(ROOT, folder / "source", symlinks=True, ignore=LEFT_OUT))
     wheel = build_wheel(source, folder / "wheels")
@@ -55,7 +61,6 @@ def install_wheel(folder: Path) -> Installed:
     # A folder that a .pth file adds comes last, and its own .pth files, such as an editable install's, do not count.
     dependencies = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
     (site_packages / "dependencies.pth").write_text("\n".join(sorted(dependencies)))
-    return Installed(source, wheel, python)
 
 
 def _pip(*arguments: str | Path) -> None:

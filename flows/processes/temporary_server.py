@@ -151,19 +151,25 @@ def serve(listener: int, folder: Path) -> None:
     uvicorn.Server(config).run(sockets=[socket.socket(fileno=listener)])
 
 
-def _make_database() -> None:
-    """Make an empty database; a copy of one that this version of Prefect made before saves the seconds it takes."""
-    from fineweb_mask.tasks.storage.atomic import atomic_write
+def empty_database() -> Path:
+    """Return where an empty database of this version of Prefect is kept, once a server here has made one."""
     from fineweb_mask.tasks.storage.remote.copies import default_scratch
 
-    made = default_scratch() / f"prefect-{version('prefect')}.db"
+    return default_scratch() / f"prefect-{version('prefect')}.db"
+
+
+def _make_database() -> None:
+    """Make an empty database; a copy of the one that is kept saves the seconds it takes."""
+    from fineweb_mask.tasks.storage.atomic import atomic_write
+
+    kept = empty_database()
     with suppress(OSError):
-        shutil.copyfile(made, DATABASE)
+        shutil.copyfile(kept, DATABASE)
         return
     from prefect.server.database import provide_database_interface
 
     asyncio.run(provide_database_interface().create_db())
-    with suppress(OSError), atomic_write(made) as partial, closing(sqlite3.connect(DATABASE)) as own:
+    with suppress(OSError), atomic_write(kept) as partial, closing(sqlite3.connect(DATABASE)) as own:
         own.execute("VACUUM INTO ?", (str(partial),))
 
 

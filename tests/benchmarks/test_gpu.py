@@ -7,12 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import gpu
-
 ROOT = Path(__file__).parents[2]
 WITHOUT = ("prefect", "duckdb", "obstore", "fasttext", "ray")
 """A machine with a GPU may have torch and little else."""
 START = f"import sys; sys.modules.update(dict.fromkeys({WITHOUT})); from benchmarks.gpu import main; main()"
+
+
+@pytest.fixture(scope="module")
+def gpu():
+    """The module, which imports what takes long, and so would every process that collects this test."""
+    from benchmarks import gpu
+
+    return gpu
 
 
 def call(*arguments):
@@ -21,7 +27,7 @@ def call(*arguments):
 
 
 @pytest.mark.long
-def test_all_is_measured_without_what_only_the_pipeline_needs_and_none_twice(tmp_path):
+def test_all_is_measured_without_what_only_the_pipeline_needs_and_none_twice(gpu, tmp_path):
     done = call("--output", tmp_path, "--small")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "nothing is left"
@@ -32,15 +38,13 @@ def test_all_is_measured_without_what_only_the_pipeline_needs_and_none_twice(tmp
     agree = [line["found"] for line in lines if line["key"].startswith("agree") and "found" in line]
     assert all(found["same bits twice"] for found in agree)
 
-    again = call("--output", tmp_path, "--small", "--page", tmp_path / "page.md")
-    assert again.returncode == 0, again.stderr
-    page = (tmp_path / "page.md").read_text()
+    page = gpu.page(gpu.SMALL, gpu.Results(tmp_path))
     assert "on one CPU" in page
     assert "not measured" not in page
 
 
 @pytest.fixture
-def measured(monkeypatch):
+def measured(gpu, monkeypatch):
     """Measurements of which one fails, and how often each was tried."""
     tried = []
 
@@ -55,7 +59,7 @@ def measured(monkeypatch):
     return tried
 
 
-def test_a_failure_is_kept_with_its_reason_and_the_others_are_measured(tmp_path, measured):
+def test_a_failure_is_kept_with_its_reason_and_the_others_are_measured(gpu, tmp_path, measured):
     results = gpu.Results(tmp_path)
     assert gpu.run(gpu.SMALL, results, [], 9) == []
     assert gpu.run(gpu.SMALL, gpu.Results(tmp_path), [], 9) == []
@@ -63,7 +67,7 @@ def test_a_failure_is_kept_with_its_reason_and_the_others_are_measured(tmp_path,
     assert "ValueError: cannot" in gpu.page(gpu.SMALL, results)
 
 
-def test_what_never_ended_twice_is_not_tried_again(tmp_path, measured):
+def test_what_never_ended_twice_is_not_tried_again(gpu, tmp_path, measured):
     results = gpu.Results(tmp_path)
     with results.path.open("a") as file:
         for _ in range(gpu.MOST_TRIES):

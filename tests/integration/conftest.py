@@ -1,28 +1,28 @@
-"""One server and worker for the session, as `make serve` starts them, and one finished workspace.
+"""One server for the session, with a worker where one is needed, as `make serve` starts them; a finished workspace.
 
 Tests copy the workspace before they damage it.
 """
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fasteners import InterProcessLock
 from playwright.sync_api import Browser, sync_playwright
 from prefect.events.worker import EventsWorker
 from prefect.logging.handlers import APILogWorker
 from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
+from deployments.serve import running_server, running_worker
 from fineweb_mask.flows.compare import CompareSummary
 from fineweb_mask.flows.deployed import compare, curate
 from fineweb_mask.flows.display.prefect_ui import artifact_key
@@ -35,16 +35,31 @@ from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.s3 import free_port
 
+T = TypeVar("T")
+
 ROOT = Path(__file__).resolve().parents[2]
 SMALL_ENCODER = (  # enough to tell topics apart, and fitted in a second; what is looked at is less, too
     "embedding.static_dimensions=256",
 )
+DEPLOYED = {"embedding.static_dimensions": 64}
+"""What runs of deployments do not take from their recipe."""
 
 RunSample = Callable[..., RunSummary]
+SECONDS = 300
+"""Time in which a thing that is waited for has happened, whatever else the machine does."""
+
+
+def until(condition: Callable[[], T], what: str, every: float = 0.5) -> T:
+    """Wait for something, looked at every so many seconds, and return what it is."""
+    deadline = time.monotonic() + SECONDS
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"still waiting {what}"
+        time.sleep(every)
+    return found
 
 
 class Service(NamedTuple):
-    """A `make serve`."""
+    """A Prefect server of this session."""
 
     url: str
     state: Path
@@ -56,24 +71,11 @@ class Service(NamedTuple):
         return os.environ | {"PREFECT_API_URL": f"{self.url}/api", "FINEWEB_MASK_HOME": str(self.home)}
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run `python -m ...` of the checkout against the server."""
-        command = [sys.executable, "-m", *arguments]
-        return subprocess.run(command, cwd=ROOT, env=self.environment, capture_output=True, text=True, check=False)
-
-    @contextmanager
-    def running(self) -> Iterator[tuple[subprocess.Popen[str], str]]:
-        """Run it while the block does; yield its process, and what it says once it is ready."""
-        command = [sys.executable, "-m", "deployments.serve", f"--port={self.url.rpartition(':')[2]}"]
-        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        command += ["--state", str(self.state)]
-        with subprocess.Popen(command, cwd=ROOT, env=self.environment, **options) as process:
-            lines = [process.stdout.readline() for _ in range(4)]
-            assert lines[-1], process.stderr.read()
-            try:
-                yield process, "".join(lines)
-            finally:
-                process.terminate()
-                process.wait(60)
+        """Run `prefect` in the checkout against the server."""
+        command = [sys.executable, "-m", "prefect", *arguments]
+        done = subprocess.run(command, cwd=ROOT, env=self.environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
         """Ask the server's API; again where its database is locked, as Prefect's client does."""
@@ -90,17 +92,31 @@ class Service(NamedTuple):
 
     def artifacts(self, flow_run: str) -> dict[str, dict[str, Any]]:
         """Return what a flow run shows, by keys without their end, which names the workspace."""
-        end = artifact_key("", self.read(f"flow_runs/{flow_run}")["parameters"]["settings"]["workspace"])
+        parameters = self.read(f"flow_runs/{flow_run}")["parameters"]
+        given = parameters.get("overrides") or {}
+        end = artifact_key("", given.get("workspace") or parameters["settings"]["workspace"])
         found = self.read("artifacts/filter", artifacts={"flow_run_id": {"any_": [flow_run]}})
         assert all(artifact["key"].endswith(f"-{end}") for artifact in found)
         return {artifact["key"].removesuffix(f"-{end}"): artifact for artifact in found}
 
-    def run(self, deployment: str, *arguments: str) -> dict[str, Any]:
-        """Run a deployment to its end, as a user does; return the flow run."""
-        done = self.command("prefect", "deployment", "run", deployment, "--watch", "--watch-timeout=300", *arguments)
-        assert done.returncode == 0, done.stdout + done.stderr
-        found = self.read("flow_runs/filter", sort="START_TIME_DESC", limit=1)
-        return found[0]
+    def state_of(self, flow_run: str) -> str:
+        """Return the name of a flow run's state."""
+        name: str = self.read(f"flow_runs/{flow_run}")["state"]["name"]
+        return name
+
+    def start(self, deployment: str, **parameters: Any) -> str:
+        """Start a deployment, as the UI does; return the flow run's id."""
+        place = self.read(f"deployments/name/{deployment}")["id"]
+        started: str = self.ask("POST", f"deployments/{place}/create_flow_run", {"parameters": parameters}).json()["id"]
+        return started
+
+    def run(self, deployment: str, **parameters: Any) -> dict[str, Any]:
+        """Run a deployment to its end; return the flow run."""
+        started = self.start(deployment, **parameters)
+        until(lambda: self.state_of(started) in {"Completed", "Failed", "Crashed"}, f"for {deployment} to end")
+        found: dict[str, Any] = self.read(f"flow_runs/{started}")
+        assert found["state"]["type"] == "COMPLETED", found["state"]
+        return found
 
 
 def built(summary: RunSummary | StoppedSummary) -> dict[str, int]:
@@ -117,24 +133,6 @@ def sample_command(workspace: Path | str, settings: Iterable[str], *arguments: s
 def with_server() -> dict[str, str]:
     """Return the environment of a command that uses the server of this session."""
     return os.environ | {"PREFECT_API_URL": str(PREFECT_API_URL.value())}
-
-
-@pytest.fixture(scope="session")
-def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], object]], Path]:
-    """Return the function that has one of the processes of the tests make a folder, which all of them then read."""
-    own = tmp_path_factory.getbasetemp()
-    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
-
-    def folder(name: str, make: Callable[[Path], object]) -> Path:
-        target = shared / name
-        with InterProcessLock(f"{target}.lock"):
-            if not target.exists():
-                unfinished = tmp_path_factory.mktemp(name)
-                make(unfinished)
-                unfinished.rename(target)
-        return target
-
-    return folder
 
 
 def write_sample(folder: Path) -> None:
@@ -154,21 +152,28 @@ def sample_corpus(made_once: Callable[..., Path]) -> Path:
 
 
 @pytest.fixture(scope="session")
-def service(sample_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """What `make serve` starts, in folders of its own."""
-    home = tmp_path_factory.mktemp("home")
+def prefect_server(sample_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """The server of `make serve`, in folders of its own."""
+    home, state, port = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("serve"), free_port()
     (home / "data_samples").symlink_to(sample_corpus)
-    service = Service(f"http://127.0.0.1:{free_port()}", tmp_path_factory.mktemp("serve"), home)
-    with service.running():
-        yield service
-    with pytest.raises(httpx.ConnectError):
-        httpx.get(service.url)
+    with running_server(state, port):
+        yield Service(f"http://127.0.0.1:{port}", state, home)
 
 
 @pytest.fixture(scope="session")
-def server(service: Service) -> Iterator[None]:
+def service(prefect_server: Service) -> Iterator[Service]:
+    """The server with a worker and all deployments, as `make serve` starts them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FINEWEB_MASK_HOME", str(prefect_server.home))
+        with running_worker(prefect_server.state, int(prefect_server.url.rpartition(":")[2])):
+            yield prefect_server
+
+
+@pytest.fixture(scope="session")
+def server(prefect_server: Service) -> Iterator[None]:
     """Have flows of this process use the server."""
-    with temporary_settings({PREFECT_API_URL: f"{service.url}/api", PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+    used = {PREFECT_API_URL: f"{prefect_server.url}/api", PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
+    with temporary_settings(used):
         yield
         APILogWorker.instance().drain()
         EventsWorker.drain_all()
@@ -176,8 +181,11 @@ def server(service: Service) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def sample_run(service: Service) -> dict[str, Any]:
-    """The flow run of the deployment `sample` in an empty workspace."""
-    return service.run("curate/sample")
+    """The flow run of the deployment `sample` in an empty workspace, started as a user does."""
+    given = json.dumps(DEPLOYED)
+    service.command("deployment", "run", "curate/sample", "--watch", "--watch-timeout=300", "-p", f"overrides={given}")
+    [found] = service.read("flow_runs/filter", sort="START_TIME_DESC", limit=1)
+    return found
 
 
 @pytest.fixture(scope="session")
@@ -302,7 +310,7 @@ class HostileRun(NamedTuple):
 
 @pytest.fixture(scope="session")
 def hostile_run(
-    service: Service, run_sample: RunSample, sample_corpus: Path, tmp_path_factory: pytest.TempPathFactory
+    prefect_server: Service, run_sample: RunSample, sample_corpus: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> HostileRun:
     """Run it twice: the shard is set aside, then it ends the run."""
     folder = tmp_path_factory.mktemp("hostile")
@@ -315,7 +323,7 @@ def hostile_run(
     write_attacks(corpus / "attacks.parquet")
     overrides = (f"source.path={corpus}", "embedding.static_dimensions=64", "materialize.layout=flat")
     assert run_sample(folder / "workspace", *overrides).status == "quarantined"
-    flow_run = service.read("flow_runs/filter", sort="START_TIME_DESC", limit=1)[0]["id"]
+    flow_run = prefect_server.read("flow_runs/filter", sort="START_TIME_DESC", limit=1)[0]["id"]
     with pytest.raises(BadShardError):
         run_sample(folder / "workspace", *overrides, "ingest.on_bad_shard=fail")
     return HostileRun(folder / "workspace", flow_run, shard)

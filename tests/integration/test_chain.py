@@ -2,9 +2,6 @@
 
 import asyncio
 import json
-import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -12,21 +9,12 @@ import pytest
 from prefect.blocks.system import Secret
 from prefect.workers.base import BaseJobConfiguration
 
+from fineweb_mask.flows.curate import curate
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.models.settings import PipelineSettings
+from tests.integration.conftest import DEPLOYED, ROOT, until
 
 pytestmark = pytest.mark.long
-
-ROOT = Path(__file__).resolve().parents[2]
-SECONDS = 240
-
-
-def until(condition: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + SECONDS
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"still waiting: {what}"
-        time.sleep(0.5)
-    return found
 
 
 def events_of(service, flow_run: str) -> dict[str, dict[str, Any]]:
@@ -37,18 +25,6 @@ def events_of(service, flow_run: str) -> dict[str, dict[str, Any]]:
     return {f"{one['event']} {one['resource'].get('prefect.resource.name')}": one for one in found}
 
 
-def state_of(service, flow_run: str) -> str:
-    return service.read(f"flow_runs/{flow_run}")["state"]["name"]
-
-
-def last_run_of(service, deployment: str) -> dict[str, Any] | None:
-    place = service.read(f"deployments/name/{deployment}")["id"]
-    found = service.read(
-        "flow_runs/filter", sort="EXPECTED_START_TIME_DESC", limit=1, deployments={"id": {"any_": [place]}}
-    )
-    return found[0] if found else None
-
-
 def test_a_dataset_is_told_of_with_its_figures(service, sample_run):
     found = until(lambda: events_of(service, sample_run["id"]), "for the run's event")
     assert list(found) == [f"fineweb-mask.dataset.published {service.home}/workspaces/sample/dataset"]
@@ -57,33 +33,26 @@ def test_a_dataset_is_told_of_with_its_figures(service, sample_run):
     assert published["documents_in"] == 2000
     assert 0 <= published["gap"] < 1
     assert 0 <= published["near_duplicates"] < 0.05
-    recipe = load_recipe(ROOT / "deployments" / "recipes" / "sample.yaml")
+    recipe = load_recipe("sample", [f"{name}={value}" for name, value in DEPLOYED.items()])
     assert PipelineSettings.model_validate(published["recipe"]) == recipe
 
 
-def test_a_retry_in_the_ui_goes_on_from_what_the_workspace_has(service, sample_run):
-    corpus = service.home / "broken"
+def test_a_retry_in_the_ui_goes_on_from_what_the_workspace_has(service, server):
+    corpus, workspace = service.home / "broken", service.home / "workspaces" / "retried"
     corpus.mkdir()
     good = sorted((service.home / "data_samples" / "corpus").glob("*.parquet"))
     (corpus / good[0].name).symlink_to(good[0])
-    overrides = {"workspace": "workspaces/retried", "source.path": "broken", "ingest.on_bad_shard": "fail"}
-    parameters = ("-p", f"overrides={json.dumps(overrides)}", "-p", 'until="score"')
-
-    def start():
-        assert service.command("prefect", "deployment", "run", "curate/sample", *parameters).returncode == 0
-        return last_run_of(service, "curate/sample")["id"]
-
-    first = start()
-    until(lambda: state_of(service, first) == "Completed", "for the first shard")
+    curate(load_recipe("sample", [f"source.path={corpus}"], str(workspace)), until="ingest")
     broken = corpus / "z.parquet"
     broken.write_bytes(b"not parquet")
-    failed = start()
-    until(lambda: state_of(service, failed) == "Failed", "for the run to fail")
+    overrides = {"workspace": "workspaces/retried", "source.path": "broken", "ingest.on_bad_shard": "fail"}
+    failed = service.start("curate/sample", overrides=overrides, until="ingest")
+    until(lambda: service.state_of(failed) == "Failed", "for the run to fail")
 
     pq.write_table(pq.read_table(good[1]), broken)
     state = {"type": "SCHEDULED", "name": "AwaitingRetry"}  # as the UI does
     service.read(f"flow_runs/{failed}/set_state", state=state)
-    until(lambda: state_of(service, failed) == "Completed", "for the retry")
+    until(lambda: service.state_of(failed) == "Completed", "for the retry")
 
     def tasks():
         runs = service.read("task_runs/filter", flow_runs={"id": {"any_": [failed]}}, limit=200)
@@ -92,23 +61,18 @@ def test_a_retry_in_the_ui_goes_on_from_what_the_workspace_has(service, sample_r
     # Their states are events, which the server may read after that of the flow.
     until(lambda: tasks().get("ingest z") == "Completed", "for the task's state")
     until(lambda: tasks().get(f"ingest {good[0].stem}") == "Cached", "for the other's")
-    assert len(list((service.home / "workspaces" / "retried" / "scores").glob("*.parquet"))) == 2
+    assert len(list((workspace / "documents").glob("*.parquet"))) == 2
 
 
 def test_containers_have_credentials_that_no_deployment_holds(service, server, monkeypatch):
     names = ("hf-token", "aws-access-key-id", "aws-secret-access-key")
     for name in names:
         Secret(value=f"the {name}").save(name, overwrite=True)
-    template = "deployments/containers.json"
-    pool = ("work-pool", "create", "containers", "--type", "docker", "--base-job-template", template)
-    created = service.command("prefect", "--no-prompt", *pool)
-    assert created.returncode == 0, created.stdout + created.stderr
+    template = json.loads((ROOT / "deployments" / "containers.json").read_text())
+    service.read("work_pools/", name="containers", type="docker", base_job_template=template)
     monkeypatch.setenv("FINEWEB_MASK_IMAGE", "curation:1")
     monkeypatch.setenv("FINEWEB_MASK_WORKSPACE", "s3://bucket/fineweb")
-    file = "deployments/containers.yaml"
-    deployed = service.command("prefect", "--no-prompt", "deploy", "--all", "--prefect-file", file)
-    assert deployed.returncode == 0, deployed.stdout + deployed.stderr
-
+    service.command("--no-prompt", "deploy", "--all", "--prefect-file", "deployments/containers.yaml")
     deployment = service.read("deployments/name/curate/container")
     assert deployment["parameters"]["overrides"] == {"workspace": "s3://bucket/fineweb"}
     assert "the hf-token" not in json.dumps(deployment)

@@ -30,7 +30,7 @@ def artifacts(service, name: str) -> dict[str, dict]:
     return service.artifacts(flow_run["id"])
 
 
-def test_compare_reuses_the_workspace_and_leaves_its_run_alone(contest, service, finished):
+def test_compare_reuses_the_workspace_and_leaves_its_run_alone(contest, prefect_server, finished):
     settings, before = LastRun.load(Workspace(contest.workspace)).settings, contents(finished)
     assert contents(contest.workspace) == before
     compared = contest.compared
@@ -47,7 +47,7 @@ def test_compare_reuses_the_workspace_and_leaves_its_run_alone(contest, service,
     again = compare(settings, ["mean_field", "random", "greedy"], label_column="dump")
     assert built(again) == {}
     assert again.selections == compared.selections
-    shown = artifacts(service, "compare")
+    shown = artifacts(prefect_server, "compare")
     assert {"compare", "compare-table", "progress-contend"} <= shown.keys()
     assert shown["compare"]["data"].count("](data:image/png;base64,") == 1
     assert len(json.loads(shown["compare-table"]["data"])) == 3

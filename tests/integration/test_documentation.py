@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -105,24 +106,21 @@ def test_settings_that_are_shown_are_allowed(block: Block) -> None:
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
-    """A folder as the checkout's, with a small corpus and arrays of a user's own."""
-    for name in ("data_samples", "deployments"):
-        (tmp_path / name).symlink_to(ROOT / name)
+def at_home(sample_corpus: Path, server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Be in a folder as the checkout's, but small, with a corpus and arrays of a user's own and the tests' server."""
+    recipes = Path(shutil.copytree(ROOT / "deployments" / "recipes", tmp_path / "deployments" / "recipes"))
+    recipe = recipes / "sample.yaml"
+    recipe.write_text(recipe.read_text().replace("embedding:\n", "embedding:\n  static_dimensions: 64\n"))
+    monkeypatch.setattr("fineweb_mask.flows.recipe.PACKAGED", recipes)
+    (tmp_path / "data_samples").symlink_to(sample_corpus)
     corpus = pq.read_table(ROOT / "data_samples" / "corpus" / "CC-MAIN-2023-50_00000.parquet")
     random = np.random.default_rng(0)
-    pq.write_table(corpus, tmp_path / "my_corpus.parquet")
+    pq.write_table(corpus.slice(0, 500), tmp_path / "my_corpus.parquet")
     np.save(tmp_path / "vectors.npy", random.normal(size=(500, 16)).astype(np.float32))
     np.save(tmp_path / "quality.npy", random.normal(size=500).astype(np.float32))
-    return tmp_path
-
-
-@pytest.fixture
-def at_home(home: Path, server: None, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Be in that folder, with the server of the tests."""
-    monkeypatch.chdir(home)
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PREFECT_API_URL", str(PREFECT_API_URL.value()))  # else each command starts one of its own
-    return home
+    return tmp_path
 
 
 @pytest.mark.long

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from playwright.sync_api import Browser, expect
 
+from fineweb_mask.flows.commands.explore import MOST
 from fineweb_mask.flows.pipeline.records import shard_files
 from fineweb_mask.flows.status.inspection import inspect_workspace
 from fineweb_mask.models.analysis.vectors import unit_rows
@@ -36,7 +37,7 @@ needs_page = pytest.mark.skipif(find_spec("embedding_atlas") is None, reason="em
 def prepared(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[ExploreJob, list]:
     workspace = Path(shutil.copytree(finished, tmp_path_factory.mktemp("explore") / "workspace"))
     shards = shard_files(inspect_workspace(workspace))
-    job = ExploreJob(root=str(workspace), shards=shards, most=10_000)
+    job = ExploreJob(root=str(workspace), shards=shards, most=MOST)
     assert not explore(job).cached
     return job, shards
 
@@ -100,9 +101,9 @@ class Served:
 
 
 @pytest.fixture(scope="module")
-def served(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    workspace = Path(shutil.copytree(finished, tmp_path_factory.mktemp("served") / "workspace"))
-    found = Served(workspace)
+def served(prepared) -> Iterator[Served]:
+    job, _ = prepared
+    found = Served(Path(job.root))
     yield found
     found.process.kill()
     found.process.wait()

@@ -1,16 +1,18 @@
 """Errors that could be foreseen: each ends the command in one line, before any work begins where that is possible.
 
-What needs an environment of its own, or work, is a new process, as a person starts it. What it prints on stderr is
-counted, but for the lines of level INFO that say how far a run is: on a terminal there are bars in their place.
+What needs an environment of its own, or work, is run in a new process, as a person starts it. What it prints on
+stderr is counted, but for the lines of level INFO that say how far a run is: on a terminal there are bars in their
+place.
 """
 
+import json
 import os
 import re
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,8 +29,8 @@ ROOT = Path(__file__).resolve().parents[2]
 WORK_BEGINS = "running; --verbose logs every step"
 WHAT_IS_READ = re.compile(r"[a-z ]+?  +\S")  # the lines of the inventory
 MOST_LINES = 3  # of a command that fails, the one that helps is the last
-AT_ONCE = 3
 UI_CASE = "budget"
+END = "\x1e"  # of what one command says
 BUSY = "Still processing items"  # Prefect's workers, at the end, on a machine that is busy
 OF_A_BUG = ("Traceback", "this should not happen")
 NO_NETWORK = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
@@ -97,6 +99,7 @@ FOUND_BEFORE = [
     Case("workspace_in_a_file", "workspace: ", workspace="recipe.yaml/w"),
     Case("workspace_read_only", "workspace: ", workspace="/proc/w"),
     Case("output_read_only", "materialize.output: ", ("materialize.output=/proc/output",)),
+    Case("no_cluster", "no Ray cluster answers at 127.0.0.1:9", ("engine.kind=ray",), {"RAY_ADDRESS": "127.0.0.1:9"}),
     Case(
         "no_datatrove",
         "ingest.filters needs datatrove",
@@ -123,7 +126,6 @@ FOUND_BEFORE_ELSEWHERE = [
     Case("no_network_embedding", "embedding.model: 'you/none'", ("embedding.model=you/none",), NO_NETWORK),
     Case("no_network_edu", "quality.scorers.0.model", scorer("kind: edu"), NO_NETWORK),
     Case("no_hub", "cannot be downloaded from the hub", ("embedding.model=you/none",), NO_HUB),
-    Case("no_cluster", "no Ray cluster answers at 127.0.0.1:9", ("engine.kind=ray",), {"RAY_ADDRESS": "127.0.0.1:9"}),
 ]
 FOUND_LATER = [
     Case("sidecar_cut_off", "cannot read it", scorer("kind: sidecar, path: '@cut/{shard}.npy'")),
@@ -176,43 +178,67 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "fineweb_mask.flows.cli", *arguments]
-
-
 def arguments_of(case: Case, files: Path) -> list[str]:
     workspace = files / (case.workspace or f"workspaces/{case.name}")
     changes = [part for change in case.changes for part in ("--set", change.replace("@", f"{files}/"))]
     return ["run", str(files / case.recipe), "--workspace", str(workspace), *changes]
 
 
-def run(case: Case, files: Path, server: str) -> subprocess.CompletedProcess[str]:
+class Ended(NamedTuple):
+    """How a command ended, and what it said on stderr."""
+
+    code: int
+    said: str
+
+
+EndOf = Callable[[Case], Ended]
+
+
+ONE_AFTER_THE_OTHER = f"""
+import json, sys
+from fineweb_mask.flows import cli
+
+for command in json.loads(sys.argv[1]):
+    sys.argv = ["fineweb-mask", *command]
+    try:
+        cli.main()
+    except SystemExit as ended:
+        print(ended.code, end="{END}", file=sys.stderr, flush=True)
+"""
+
+
+def run(cases: list[Case], files: Path, environment: Mapping[str, str]) -> dict[str, Ended]:
+    """Run cases one after the other in a process of that environment: most of one's time is its imports."""
     mine = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
-    terminal = {"PREFECT_LOGGING_LEVEL": "WARNING", "PREFECT_HOME": str(files / "prefect"), "PREFECT_API_URL": server}
-    return subprocess.run(
-        command(*arguments_of(case, files)),
+    terminal = {"PREFECT_LOGGING_LEVEL": "WARNING", "PREFECT_HOME": str(files / "prefect")}
+    done = subprocess.run(
+        [sys.executable, "-c", ONE_AFTER_THE_OTHER, json.dumps([arguments_of(case, files) for case in cases])],
         cwd=files,
-        env={**mine, **terminal, **case.environment},
-        capture_output=True,
+        env={**mine, **terminal, **environment},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=300,
         check=False,
     )
-
-
-Ended = Callable[[Case], "subprocess.CompletedProcess[str]"]
+    *before, last = done.stderr.split(END)
+    if len(before) < len(cases):  # the last ended the process
+        before.append(f"{last}{done.returncode}")
+    found = (re.fullmatch(r"(.*?)(\d+)", one, re.DOTALL) for one in before)
+    return {case.name: Ended(int(one[2]), one[1]) for case, one in zip(cases, found, strict=True) if one}
 
 
 @pytest.fixture(scope="module")
-def ended(request: pytest.FixtureRequest, files: Path) -> Iterator[Ended]:
-    """How the command of a case ended; those of all cases that are tested run beside each other."""
-    tested = [item for item in request.session.items if isinstance(item, pytest.Function) and item.path == request.path]
-    cases: list[Case] = [item.callspec.params["case"] for item in tested if hasattr(item, "callspec")]
-    cases = [case for case in cases if case not in FOUND_BEFORE]
-    server = f"{request.getfixturevalue('service').url}/api" if any(case in FOUND_LATER for case in cases) else ""
-    with ThreadPoolExecutor(AT_ONCE) as at_once:
-        running = {case.name: at_once.submit(run, case, files, server) for case in cases}
-        yield lambda case: running[case.name].result()
+def ended(request: pytest.FixtureRequest, files: Path) -> EndOf:
+    """How the command of a case ended; those of one environment share a process."""
+
+    @cache
+    def all_of(found_before: bool, environment: tuple[tuple[str, str], ...]) -> dict[str, Ended]:
+        of_all = {"PREFECT_API_URL": "" if found_before else f"{request.getfixturevalue('prefect_server').url}/api"}
+        cases = FOUND_BEFORE_ELSEWHERE if found_before else FOUND_LATER
+        same = [case for case in cases if tuple(case.environment.items()) == environment]
+        return run(same, files, of_all | dict(environment))
+
+    return lambda case: all_of(case in FOUND_BEFORE_ELSEWHERE, tuple(case.environment.items()))[case.name]
 
 
 def check_that_it_was_found_before(case: Case, code: int, said: str, files: Path) -> None:
@@ -229,41 +255,42 @@ def test_it_is_found_before_the_work_begins(case: Case, files: Path, monkeypatch
         hidden = {name for name in sys.modules if name.partition(".")[0] == case.without}
         for name in {case.without, *hidden}:
             monkeypatch.setitem(sys.modules, name, None)
+    for name, value in case.environment.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.chdir(files)
     done = CliRunner().invoke(app, arguments_of(case, files))
     check_that_it_was_found_before(case, done.exit_code, done.stderr, files)
 
 
 @pytest.mark.parametrize("case", FOUND_BEFORE_ELSEWHERE, ids=lambda case: case.name)
-def test_what_is_out_of_reach_is_found_before_the_work_begins(case: Case, ended: Ended, files: Path) -> None:
-    done = ended(case)
-    check_that_it_was_found_before(case, done.returncode, done.stderr, files)
+def test_what_is_out_of_reach_is_found_before_the_work_begins(case: Case, ended: EndOf, files: Path) -> None:
+    check_that_it_was_found_before(case, *ended(case), files)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("case", FOUND_LATER, ids=lambda case: case.name)
-def test_what_only_a_run_can_find_ends_it_in_one_line(case: Case, ended: Ended) -> None:
-    done = ended(case)
-    assert done.returncode == 1, done.stderr
-    *before, line = (one for one in done.stderr.splitlines() if BUSY not in one)
+def test_what_only_a_run_can_find_ends_it_in_one_line(case: Case, ended: EndOf) -> None:
+    code, said = ended(case)
+    assert code == 1, said
+    *before, line = (one for one in said.splitlines() if BUSY not in one)
     assert line.startswith("fineweb-mask: ")
     assert case.says in line
     begins = before.index(WORK_BEGINS)
     assert all(WHAT_IS_READ.match(one) for one in before[:begins])
     assert len(before) - begins < MOST_LINES
-    assert not any(words in done.stderr for words in OF_A_BUG)
+    assert not any(words in said for words in OF_A_BUG)
 
 
 @pytest.mark.long
-def test_prefect_s_ui_shows_the_reason_and_no_traceback(ended: Ended, service: Service) -> None:
+def test_prefect_s_ui_shows_the_reason_and_no_traceback(ended: EndOf, prefect_server: Service) -> None:
     [case] = [case for case in FOUND_LATER if case.name == UI_CASE]
-    assert ended(case).returncode == 1
-    runs = service.read("flow_runs/filter", sort="START_TIME_DESC", limit=100)
+    assert ended(case).code == 1
+    runs = prefect_server.read("flow_runs/filter", sort="START_TIME_DESC", limit=100)
     [run] = [run for run in runs if run["parameters"].get("settings", {}).get("workspace", "").endswith(f"/{UI_CASE}")]
     assert (run["state"]["type"], run["state"]["message"]) == ("FAILED", f"{case.says}: lower it, or use select_ratio")
-    tasks = service.read("task_runs/filter", flow_runs={"id": {"any_": [run["id"]]}})
+    tasks = prefect_server.read("task_runs/filter", flow_runs={"id": {"any_": [run["id"]]}})
     assert run["state"]["message"] in {task["state"]["message"] for task in tasks if task["state"]["type"] == "FAILED"}
-    logs = service.read("logs/filter", logs={"flow_run_id": {"any_": [run["id"]]}})
+    logs = prefect_server.read("logs/filter", logs={"flow_run_id": {"any_": [run["id"]]}})
     assert logs
     assert not [log for log in logs if "Traceback" in log["message"] or 'File "' in log["message"]]
 

@@ -37,11 +37,9 @@ def test_a_deployment_of_the_wheel_runs_in_a_user_s_folder(service, installed_wh
         done = installed_wheel.call(folder, "python", "-m", "prefect", *arguments, PREFECT_API_URL=f"{service.url}/api")
         assert done.returncode == 0, done.stdout + done.stderr
 
-    prefect("work-pool", "create", "wheel", "--type", "process")
+    service.read("work_pools/", name="wheel", type="process")
     prefect("--no-prompt", "deploy", "--all")
-    prefect("deployment", "run", "curate/wheel")
+    started = service.start("curate/wheel")
     prefect("worker", "start", "--pool", "wheel", "--run-once")
-    deployed = service.read("deployments/name/curate/wheel")
-    [found] = service.read("flow_runs/filter", flow_runs={"deployment_id": {"any_": [deployed["id"]]}})
-    assert found["state"]["type"] == "COMPLETED"
+    assert service.state_of(started) == "Completed"
     assert (folder / "workspaces" / "wheel" / "dataset" / "provenance.json").is_file()

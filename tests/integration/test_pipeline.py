@@ -214,7 +214,7 @@ def test_a_corpus_of_several_blocks_is_cut_into_documents_that_are_alike(
 def test_two_recipes_run_in_one_workspace_at_once(run_sample, small_sample, server, finished, tmp_path):
     """Each as if it were alone: the stages that they share are the same files, whoever writes them."""
     together = tmp_path / "together"
-    command = sample_command(together, small_sample, "--json")
+    command = sample_command(together, small_sample, "--json", "--until", "materialize")
     recipes = {  # the second is that of the finished workspace
         "other": ("--set", "selection.lamb=0.9", "--set", f"materialize.output={tmp_path / 'other'}"),
         "same": ("--set", f"materialize.output={tmp_path / 'same'}"),

@@ -75,7 +75,7 @@ def test_a_crawl_becomes_tokens_and_every_record_is_accounted_for(run_raw_web, s
     rows = [
         row
         for path in sorted((sample_corpus / "corpus").glob("*.parquet"))
-        for row in pq.read_table(path, columns=["text", "url"]).to_pylist()
+        for row in pq.read_table(path, columns=["text", "url"]).slice(0, 150).to_pylist()
         if row["text"] and len(row["text"]) > 200
     ]
     asked = "In which year did the harbour master of Zalvora sink the nine bells of Quintamere?"

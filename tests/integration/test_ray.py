@@ -12,23 +12,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
+import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.flows.cluster.cluster import RETRIES, LostJobError, RayCluster
 from fineweb_mask.flows.display.progress import Screen, StageProgress, screen
-from fineweb_mask.models.dedup.minhash import Sketch
 from fineweb_mask.models.runtime.stopping import StoppedError
-from fineweb_mask.models.settings import EmbeddingSettings, IngestSettings, SourceSettings
-from fineweb_mask.tasks.dedup.sketch import SketchJob
-from fineweb_mask.tasks.embed import resolve_encoder
+from fineweb_mask.models.settings import IngestSettings, SourceSettings
 from fineweb_mask.tasks.ingest import IngestJob
 from fineweb_mask.tasks.workspace.job import BadShardError
-from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.conftest import Bucket
-from tests.integration.conftest import built, sample_command, with_server
+from tests.integration.conftest import SECONDS, built, sample_command, until, with_server
 from tests.s3 import SeaweedServer, environment
-from tests.tasks.jobs import embed_job
+from tests.tasks.jobs import OnGpuJob, ingest_job
 from tests.tasks.source_files import discover
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -164,7 +161,7 @@ def test_a_cluster_writes_the_same_dataset_though_a_node_dies(
 
     token = screen.set(DoneJobs("embed", kill))
     try:
-        summary = run_sample(f"{seaweed_bucket.url}/ws", f"source.path={corpus}", *engine)
+        summary = run_sample(f"{seaweed_bucket.url}/ws", f"source.path={corpus}", *engine, until="materialize")
     finally:
         screen.reset(token)
         nodes.add(resources={"b": 1})
@@ -179,13 +176,11 @@ def test_a_cluster_writes_the_same_dataset_though_a_node_dies(
 def test_interrupted_a_run_ends_in_seconds_and_leaves_nothing_on_the_cluster(
     nodes, engine, small_sample, server, tmp_path
 ):
-    workspace = tmp_path / "workspace"
-    command = sample_command(workspace, (*small_sample, *engine))
+    command = sample_command(tmp_path / "workspace", (*small_sample, *engine))
     own = with_server() | {"PYTHONFAULTHANDLER": "1"}
     with (tmp_path / "output").open("wb") as output:
         process = subprocess.Popen(command, cwd=ROOT, env=own, stdout=output, stderr=subprocess.STDOUT)
-    while process.poll() is None and not list((workspace / "fitted").glob("*encoder*")):
-        time.sleep(0.05)
+    until(lambda: process.poll() is not None or running_jobs(), "for a job", 0.05)
     process.send_signal(signal.SIGINT)
     started = time.monotonic()
     try:
@@ -207,41 +202,37 @@ def running_jobs() -> list[str]:
 
 
 @pytest.mark.long
-def test_a_job_that_is_started_while_the_run_ends_starts_no_other_ray(address, tmp_path):
+def test_a_job_that_is_started_while_the_run_ends_starts_no_other_ray(address, jobs):
     """It would be a second cluster, and a run that never ends."""
     import ray
 
     halfway, closed = threading.Event(), threading.Event()
 
-    class SlowJob(SketchJob):
+    class SlowJob(IngestJob):
         def model_dump_json(self, **options: Any) -> str:
             halfway.set()
-            closed.wait(60)
+            closed.wait(SECONDS)
             return super().model_dump_json(**options)
 
-    documents = StageFile(stage="ingest", name="a", path="documents/a.parquet", rows=1, bytes=1, fingerprint="0")
-    job = SlowJob(root=str(tmp_path), documents=documents, sketch=Sketch())
     cluster = RayCluster()
     with ThreadPoolExecutor() as threads:
         try:
-            answer = threads.submit(cluster.submit, job)
-            assert halfway.wait(60)
+            answer = threads.submit(cluster.submit, SlowJob(**dict(jobs[0])))
+            assert halfway.wait(SECONDS)
         finally:
             cluster.close()
             closed.set()
-        assert isinstance(answer.exception(timeout=60), StoppedError)
+        assert isinstance(answer.exception(timeout=SECONDS), StoppedError)
     assert not ray.is_initialized()
 
 
 def end_a_process(name: str) -> None:
-    """Kill a process that runs a job; wait until there is one."""
-    for _ in range(1200):
-        for process in psutil.process_iter(["cmdline"]):
-            if (process.info["cmdline"] or [""])[0].startswith(name):
-                process.kill()
-                return
-        time.sleep(0.05)
-    raise TimeoutError(name)
+    """Kill a process that runs a job, as soon as there is one."""
+
+    def found() -> list[psutil.Process]:
+        return [one for one in psutil.process_iter(["cmdline"]) if (one.info["cmdline"] or [""])[0].startswith(name)]
+
+    until(found, f"for {name}", 0.05)[0].kill()
 
 
 def processes_with_a_gpu(cluster: RayCluster) -> list[int]:
@@ -252,49 +243,53 @@ def processes_with_a_gpu(cluster: RayCluster) -> list[int]:
     return ids
 
 
-@pytest.mark.long
-def test_ends_of_processes_are_survived_and_one_with_a_gpu_keeps_its_model(
-    nodes, address, sample_corpus, minilm, tmp_path
-):
-    """A bad shard stays one, of its own class. The GPU is one in Ray's books only: the model runs on the CPU."""
-    import ray
-
-    workspace = Workspace(tmp_path / "workspace")
+@pytest.fixture
+def jobs(sample_corpus: Path, tmp_path: Path) -> list[IngestJob]:
+    """A job for each of four small shards, in a workspace of its own."""
+    (tmp_path / "corpus").mkdir()
     (tmp_path / "workspace").mkdir()
     (tmp_path / "workspace" / "run.json").write_text("{}")
-    source = SourceSettings(path=str(sample_corpus / "corpus"))
-    settings = EmbeddingSettings(model=str(minilm), max_tokens=16)
-    model = resolve_encoder(settings)
+    for path in (sample_corpus / "corpus").glob("*.parquet"):
+        pq.write_table(pq.read_table(path).slice(0, 20), tmp_path / "corpus" / path.name)
+    source = SourceSettings(path=str(tmp_path / "corpus"))
+    workspace = Workspace(tmp_path / "workspace")
+    return [ingest_job(workspace, shard, source, IngestSettings()) for shard in discover(source)]
+
+
+def on_gpu(job: IngestJob) -> OnGpuJob:
+    """Return a job that runs in a process with a GPU, whether its output is there or not."""
+    return OnGpuJob(**dict(job) | {"force": True})
+
+
+@pytest.mark.long
+def test_ends_of_processes_are_survived_and_one_with_a_gpu_stays(nodes, address, jobs, tmp_path):
+    """A bad shard stays one, of its own class. The GPU is one in Ray's books only."""
+    import ray
+
     cluster, joined = RayCluster(gpus=1), None
     try:
-        jobs = [
-            IngestJob(root=workspace.address, shard=shard, source=source, settings=IngestSettings())
-            for shard in discover(source)
-        ]
         first = [cluster.submit(job) for job in jobs]
         end_a_process("ray::ingest")
-        documents = [future.result(timeout=120) for future in first]
+        documents = [future.result(timeout=SECONDS) for future in first]
         assert [file.name for file in documents] == [job.name for job in jobs]
         lost = jobs[0].shard.model_copy(update={"url": f"file://{tmp_path}/lost.parquet", "name": "lost"})
         with pytest.raises(BadShardError, match="lost"):
-            cluster.submit(jobs[0].model_copy(update={"shard": lost, "force": True})).result(timeout=120)
+            cluster.submit(jobs[0].model_copy(update={"shard": lost, "force": True})).result(timeout=SECONDS)
         again = [cluster.submit(jobs[number % len(jobs)]) for number in range(200)]
-        assert all(future.result(timeout=120).rows for future in again)
+        assert all(future.result(timeout=SECONDS).rows for future in again)
         gcs = ray._private.worker.global_worker.gcs_client
         assert len(gcs.internal_kv_keys(b"RemoteFunction:", b"fun")) == 1  # exported once, not with every job
 
-        embeds = [embed_job(workspace, file, model, settings) for file in documents]
-        assert all(job.uses_gpu for job in embeds)
-        waiting = [cluster.submit(job) for job in embeds[:2]]
+        waiting = [cluster.submit(on_gpu(job)) for job in jobs[:2]]
         time.sleep(1)
         assert not any(future.done() for future in waiting)  # no node has a GPU
         joined = nodes.add(num_gpus=1)
-        assert [future.result(timeout=180).rows for future in waiting] == [file.rows for file in documents[:2]]
+        assert [future.result(timeout=SECONDS).rows for future in waiting] == [file.rows for file in documents[:2]]
         process = processes_with_a_gpu(cluster)
-        cluster.submit(embeds[2]).result(timeout=120)
-        assert processes_with_a_gpu(cluster) == process != []
+        cluster.submit(on_gpu(jobs[2])).result(timeout=SECONDS)
+        assert processes_with_a_gpu(cluster) == process != []  # its models stay loaded
         os.kill(process[0], signal.SIGKILL)
-        assert cluster.submit(embeds[3]).result(timeout=180).rows == documents[3].rows
+        assert cluster.submit(on_gpu(jobs[3])).result(timeout=SECONDS).rows == documents[3].rows
         assert processes_with_a_gpu(cluster) != process
     finally:
         cluster.close()
@@ -303,7 +298,7 @@ def test_ends_of_processes_are_survived_and_one_with_a_gpu_keeps_its_model(
 
 
 @pytest.mark.long
-def test_processes_with_a_gpu_that_never_start_end_the_job_with_a_reason(address, minilm, tmp_path):
+def test_processes_with_a_gpu_that_never_start_end_the_job_with_a_reason(address, jobs):
     import ray
 
     class NeverStarts:
@@ -317,12 +312,8 @@ def test_processes_with_a_gpu_that_never_start_end_the_job_with_a_reason(address
 
     cluster = RayCluster(gpus=1)
     cluster.worker_type = ray.remote(num_cpus=1, max_restarts=RETRIES)(NeverStarts)
-    settings = EmbeddingSettings(model=str(minilm))
-    documents = StageFile(stage="ingest", name="a", path="documents/a.parquet", rows=1, bytes=1, fingerprint="0")
-    model = resolve_encoder(settings)
-    job = embed_job(Workspace(tmp_path), documents, model, settings)
     try:
-        with pytest.raises(LostJobError, match="embed a: its process on the Ray cluster ended: "):
-            cluster.submit(job).result(timeout=120)
+        with pytest.raises(LostJobError, match=f"ingest {jobs[0].name}: its process on the Ray cluster ended: "):
+            cluster.submit(on_gpu(jobs[0])).result(timeout=SECONDS)
     finally:
         cluster.close()

@@ -1,19 +1,17 @@
 """The sample from a bucket into a bucket of a real S3 server that refuses, is gone for a while, is met afresh."""
 
 import json
-import os
-import random
+import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from prefect.settings import PREFECT_API_URL
 from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
@@ -22,10 +20,10 @@ from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.conftest import Bucket
+from tests.integration.conftest import sample_command, until, with_server
 from tests.s3 import KEY_ID, SECRET, Proxy
 
 ROOT = Path(__file__).resolve().parents[2]
-KILLS = 4
 STAGES = ("documents", "duplicates", "scores", "embeddings", "masks")
 
 
@@ -72,7 +70,7 @@ def holding(folders: list[Path], marker: str) -> list[Path]:
 
 @pytest.mark.long
 def test_the_sample_goes_from_a_bucket_to_a_bucket_through_failures(
-    bucket, corpus, proxy, reach, run_sample, finished, service, tmp_path, caplog
+    bucket, corpus, proxy, reach, run_sample, finished, prefect_server, tmp_path, caplog
 ):
     reach(proxy.url)
     url = f"{bucket.url}/ws"
@@ -107,7 +105,7 @@ def test_the_sample_goes_from_a_bucket_to_a_bucket_through_failures(
     # No credential is in what was written, here or there, nor in the logs, nor in what Prefect keeps.
     assert LastRun.load(Workspace(url)).settings.workspace == url
     for marker in (KEY_ID, SECRET):
-        assert holding([tmp_path, service.state, service.home], marker) == []
+        assert holding([tmp_path, prefect_server.state, prefect_server.home], marker) == []
         assert marker not in caplog.text
         assert not any(marker.encode() in bucket.read(name) for name in bucket.names("ws/"))
 
@@ -174,33 +172,20 @@ def test_this_machine_holds_no_more_than_the_jobs_of_a_moment_need(bucket, run_s
 
 
 @pytest.mark.long
-def test_killed_at_random_moments_and_continued_on_other_machines(
+def test_killed_again_and_again_and_continued_on_other_machines(
     bucket, corpus, reach, run_sample, small_sample, server, finished, tmp_path
 ):
-    """Every run begins with an empty folder."""
-    url, dice = f"{bucket.url}/ws", random.Random(11)
-    command = [sys.executable, "-m", "fineweb_mask.flows.cli", "run", "deployments/recipes/sample.yaml"]
-    command += ["--workspace", url]
-    settings = (*small_sample, f"source.path={corpus}")
-    command += [f"--set={setting}" for setting in settings]
-    killed = 0
-    for number in range(KILLS):
-        environment = os.environ | {
-            "XDG_CACHE_HOME": str(tmp_path / f"machine-{number}"),
-            "PREFECT_API_URL": str(PREFECT_API_URL.value()),
-        }
-        with subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        ) as run:
-            try:
-                output, _ = run.communicate(timeout=dice.uniform(4, 10))
-                assert run.returncode == 0, output
-            except subprocess.TimeoutExpired:
-                run.kill()
-                killed += 1
-    assert killed
+    """Every run begins with an empty folder, and ends when a stage has written something."""
+    url = f"{bucket.url}/ws"
+    command = sample_command(url, (*small_sample, f"source.path={corpus}"))
+    for stage in ("documents", "embeddings", "dataset"):
+        own = with_server() | {"XDG_CACHE_HOME": str(tmp_path / f"machine-{stage}")}
+        with subprocess.Popen(command, cwd=ROOT, env=own, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
+            until(partial(bucket.names, f"ws/{stage}/"), f"for {stage}", 0.1)
+            run.kill()
+        assert run.returncode == -signal.SIGKILL
     reach(bucket.server.url, tmp_path / "last")
-    assert run_sample(url, f"source.path={corpus}").status == "done"
+    assert run_sample(url, f"source.path={corpus}", until="materialize").status == "done"
     made = downloaded(bucket, "ws", tmp_path)
     assert dict(rows_of(made)) == dict(rows_of(finished))
     assert data_of(made) == data_of(finished) != []

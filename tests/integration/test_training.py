@@ -1,14 +1,14 @@
 """Training as a user and as Prefect does it: the flow and the command."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from click.testing import Result
+from typer.testing import CliRunner
 
+from fineweb_mask.flows.cli import app
 from fineweb_mask.flows.deployed import train
 from fineweb_mask.models.settings.quality import LabelSettings, TrainQualitySettings
 
@@ -18,9 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 LABELS = ROOT / "data_samples" / "labels.parquet"
 
 
-def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    call = [sys.executable, "-m", "fineweb_mask.flows.cli", "train-quality", *arguments]
-    return subprocess.run(call, cwd=ROOT, env={**os.environ}, capture_output=True, text=True, timeout=300, check=False)
+def command(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["train-quality", *arguments])
 
 
 def test_the_flow_trains(server, tmp_path):
@@ -35,7 +34,7 @@ def test_the_flow_trains(server, tmp_path):
 def test_a_trained_model_scores_in_a_recipe(tmp_path, run_sample):
     model = tmp_path / "model.bin"
     done = command("--input", str(LABELS), "--output", str(model))
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     assert "ROC-AUC" in done.stdout
     assert "exists: add --force to replace it" in command("--input", str(LABELS), "--output", str(model)).stderr
     workspace = tmp_path / "workspace"

@@ -13,8 +13,6 @@ run, so it grows; the table says how much for each.
 import argparse
 import os
 import shutil
-import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,6 +26,8 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from deployments.serve import running_server, running_worker
+from tests.s3 import free_port
 from tests.soak.workspaces import RECIPE, ROOT
 
 MIB = 2**20
@@ -73,24 +73,13 @@ class Table:
 
 @contextmanager
 def service(folder: Path) -> Iterator[tuple[str, dict[str, psutil.Process]]]:
-    """Start a server and a worker, yield the server's address and the processes, and stop them."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    (home := folder / "home").mkdir()
+    """Run a server and a worker in the block; yield the server's address and the processes."""
+    state, port, home = folder / "serve", free_port(), folder / "home"
+    home.mkdir()
     (home / "data_samples").symlink_to(ROOT / "data_samples")
-
-    command = [sys.executable, "-m", "deployments.serve", f"--port={port}", f"--state={folder / 'serve'}"]
-    environment = os.environ | {"FINEWEB_MASK_HOME": str(home)}
-    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE) as serving:
-        assert serving.stdout is not None
-        assert serving.stdout.readline()  # once they are ready
-        try:
-            children = psutil.Process(serving.pid).children()
-            named = {name: one for name in ("server", "worker") for one in children if name in one.cmdline()}
-            yield f"http://127.0.0.1:{port}/api", named
-        finally:
-            serving.terminate()
+    os.environ["FINEWEB_MASK_HOME"] = str(home)
+    with running_server(state, port) as server, running_worker(state, port) as worker:
+        yield f"http://127.0.0.1:{port}/api", {one.name: psutil.Process(one.pid) for one in (server, worker)}
 
 
 def write_shards(folder: Path, count: int) -> None:

@@ -20,6 +20,15 @@ from fineweb_mask.tasks.witness.job import WitnessJob
 from fineweb_mask.tasks.workspace.references import StageFile
 
 
+class OnGpuJob(IngestJob):
+    """Ingest a shard in a process that holds a GPU, though it uses none."""
+
+    @property
+    def uses_gpu(self) -> bool:
+        """Whether a GPU makes the job faster."""
+        return True
+
+
 def ingest_job(workspace: Any, shard: Any, source: Any, settings: Any) -> IngestJob:
     return IngestJob(root=workspace.address, shard=shard, source=source, settings=settings)
 

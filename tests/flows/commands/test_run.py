@@ -42,7 +42,7 @@ def test_a_workspace_at_a_url_that_is_out_of_reach_is_an_error_before_anything_s
 
 
 @pytest.mark.long
-def test_run_ends_with_one_json_object_and_repeats_from_its_files(call, tmp_path):
+def test_run_ends_with_one_json_object_and_repeats_from_its_files(call, invoke, tmp_path):
     corpus = tmp_path / "corpus"
     corpus.mkdir()
     source = pq.read_table(ROOT / "data_samples" / "corpus" / "CC-MAIN-2023-50_00000.parquet")
@@ -53,9 +53,9 @@ def test_run_ends_with_one_json_object_and_repeats_from_its_files(call, tmp_path
     folder = tmp_path / "workspace"
     settings = ("embedding.static_dimensions=64", "materialize.layout=source")
     sets = [f"--set={one}" for one in (*settings, f"source.path={corpus}")]
-    arguments = ("run", "deployments/recipes/sample.yaml", "--workspace", folder, *sets)
+    arguments = ("run", "sample", "--workspace", folder, *sets)
     told = ["left out   .csv: 1 (notes.csv)"]
-    looked = call(*arguments, "--dry-run")
+    looked = invoke(*arguments, "--dry-run")
     assert looked.stderr.startswith("reads      2 files, ")
     assert all(line in looked.stderr for line in told)
     assert looked.stdout.startswith(f"{folder}: 2 shards\nstage ")

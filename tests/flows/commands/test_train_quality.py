@@ -16,10 +16,10 @@ def test_labels_of_one_class_fail_before_training(invoke, tmp_path):
 
 
 @pytest.mark.long
-def test_real_pages_reach_a_roc_auc_of_0_95(call, real_data, tmp_path):
+def test_real_pages_reach_a_roc_auc_of_0_95(invoke, real_data, tmp_path):
     labels = ("--input", str(real_data / "fineweb_legal_annotated.parquet"), "--score-column", "legal_score")
-    done = call("train-quality", *labels, "--threshold", "3", "--output", str(tmp_path / "model.bin"), "--json")
-    assert done.returncode == 0, done.stderr
+    done = invoke("train-quality", *labels, "--threshold", "3", "--output", str(tmp_path / "model.bin"), "--json")
+    assert done.exit_code == 0, done.stderr
     answer = json.loads(done.stdout.splitlines()[-1])
     assert (answer["labels"], answer["held_out"]) == (2_800, 560)
     assert answer["roc_auc"] >= 0.95
