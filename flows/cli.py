@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fineweb_mask.flows.commands.compare import compare
+from fineweb_mask.flows.commands.compare import compare, tune
 from fineweb_mask.flows.commands.dataset import push, verify
 from fineweb_mask.flows.commands.explore import explore
 from fineweb_mask.flows.commands.export import export
@@ -27,7 +27,6 @@ from fineweb_mask.flows.commands.select import select
 from fineweb_mask.flows.commands.settings import settings
 from fineweb_mask.flows.commands.sql import sql
 from fineweb_mask.flows.commands.train_quality import train_quality
-from fineweb_mask.flows.commands.tune import tune
 from fineweb_mask.flows.commands.workspace import gc, status
 from fineweb_mask.flows.processes.environment import server_lost, set_environment
 from fineweb_mask.flows.processes.signals import handle_signals

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from fineweb_mask.flows.commands.compare import compare as compare_selections
+from fineweb_mask.flows.commands.compare import tune as search_settings
 from fineweb_mask.flows.commands.run import curate as run_pipeline
-from fineweb_mask.flows.commands.tune import tune as search_settings
 from fineweb_mask.flows.pipeline.start import as_flow
 from fineweb_mask.models.settings.quality import TrainQualitySettings
 from fineweb_mask.tasks.dataset.push import Push

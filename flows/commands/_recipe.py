@@ -32,7 +32,6 @@ P = ParamSpec("P")
 R = TypeVar("R", bound="Summary")
 Recipe = str | Path | Mapping[str, Any] | PipelineSettings
 """A recipe's file or name, its content, or its settings."""
-Targets = Annotated[list[str] | None, typer.Option("--target", metavar="FILE")]
 
 
 class RecipeVerb(Generic[P, R]):

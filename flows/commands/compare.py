@@ -1,18 +1,20 @@
-"""`fineweb-mask compare`: select in several ways under one budget, and show them side by side."""
+"""`fineweb-mask compare`, `tune`: select in several ways under one budget side by side; search a recipe's settings."""
 
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fineweb_mask.flows.commands._recipe import RecipeVerb, Targets
-from fineweb_mask.flows.display.terminal import print_selections
+from fineweb_mask.flows.commands._recipe import RecipeVerb
+from fineweb_mask.flows.display.terminal import echo, print_selections
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.models.settings.selection import METRICS
 
 if TYPE_CHECKING:
     from fineweb_mask.flows.compare import CompareSummary
+    from fineweb_mask.flows.tune import TuneSummary
 
+Targets = Annotated[list[str] | None, typer.Option("--target", metavar="FILE")]
 NO_KNEE = "no knee: the trade-off is linear, so pick the value that suits your use"
 
 
@@ -63,3 +65,35 @@ def compare(
     from fineweb_mask.flows.compare import compare as compared
 
     return compared(settings, variants, lambs, label_column, targets)
+
+
+def _tell_best(found: "TuneSummary", **_: object) -> None:
+    echo("\n".join([*found.said, f"page    {found.page}"]))
+
+
+@partial(RecipeVerb, check="fineweb_mask.flows.tune:check", tell=_tell_best)
+def tune(
+    settings: PipelineSettings,
+    targets: Targets = None,
+    trials: Annotated[int, typer.Option(min=1)] = 50,
+) -> "TuneSummary":
+    """Search lamb, the weights of metrics and of scores, and shares of groups, and print the best as `--set` options.
+
+    A language model of n-grams reads what every trial selects and predicts held-out texts. What was gained is measured
+    on texts that the search did not see.
+
+    Example: fineweb-mask tune mine.yaml --target books.parquet
+
+    Parameters
+    ----------
+    settings
+        The recipe: its documents, budget and seed are every trial's. Weights of scores are searched where it sums
+        several, shares of groups where it has `selection.groups`. The pipeline's own masks stay as they are.
+    targets
+        File of texts that should be predicted well (repeatable); a name may stand before it: NAME=FILE.
+    trials
+        Settings that are tried, the recipe's own included.
+    """
+    from fineweb_mask.flows.tune import tune as tuned
+
+    return tuned(settings, targets, trials)
