@@ -7,6 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from fineweb_mask.flows.recipe import parse_value
 from tests.integration.conftest import until
 
 
