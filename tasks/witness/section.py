@@ -5,14 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from fineweb_mask.models.witness.witness import RANDOM
+from fineweb_mask.models.witness.witness import NO_DIFFERENCE, RANDOM
 from fineweb_mask.tasks.reporting.findings import DOUBT, GAINED, LOST
 from fineweb_mask.tasks.reporting.page import Column, Finding, Section, Table
 from fineweb_mask.tasks.witness.documents import POOL
 
 SELECTION = "selection"
 """What a run's own selection is called."""
-NO_DIFFERENCE = "no difference seen"
 TITLE = "What a language model learns from it"
 EXPLAINED = (
     "Does a language model learn more from the selection than from as many tokens of other documents? A small model of "
