@@ -320,7 +320,7 @@ def _trade_off(job: ComparisonJob, metrics: Mapping[str, Any], note: str) -> Fig
         Series(name, [one["mean_quality"]], [one[axis]]) for name, one in selections.items() if name not in job.lambs
     ]
     title, x_label = "Quality against diversity", "mean quality (standardised score)"
-    chart = charts.lines(title, x_label, y_label, series, height=4.8)
+    chart = charts.lines(title, x_label, y_label, series)
     alt = "Mean quality against diversity, one point for each selection."
     ring = "; the ring is the recommended lamb" if job.lambs else ""
     return Figure("trade-off", *chart, alt, f"Up and to the right is better{ring}. {note}.")

@@ -20,7 +20,7 @@ MOST_TOKENS = 300_000
 class WitnessJob(ProductJob):
     """Train a model of n-grams on every selection and its controls, and judge them on held-out documents."""
 
-    stage: ClassVar[Stage] = Stage("witness", version=4, label="report", folders=("fitted/witness",))
+    stage: ClassVar[Stage] = Stage("witness", version=5, label="report", folders=("fitted/witness",))
     page: str = REPORT  # that shows the figures
     shards: list[ShardFiles]
     selections: dict[str, list[StageFile]]  # by name, the masks of every shard

@@ -18,7 +18,7 @@ def shard(folder, name, documents, selected, eligible):
     n = len(selected)
     block = pa.array(np.where(eligible, "block", None), pa.string())
     tables = {
-        "documents": pa.table(documents),
+        "documents": pa.table({"row": pa.array(range(n), pa.uint32()), **documents}),
         "scores": pa.table({"row": pa.array(range(n), pa.uint32()), "quality": DICE.normal(size=n).astype(np.float32)}),
         "masks": pa.table({"row": pa.array(range(n), pa.uint32()), "selected": selected & eligible, "block": block}),
     }
