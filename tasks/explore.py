@@ -10,8 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fineweb_mask.models.analysis.groups import telling_words
-from fineweb_mask.models.analysis.layout import lay_out
-from fineweb_mask.models.analysis.vectors import Unit, unit_rows
+from fineweb_mask.models.analysis.vectors import Unit, lay_out, unit_rows
 from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.schemas import MEASURED
 from fineweb_mask.models.settings.selection import NEAR_DUPLICATE

@@ -79,7 +79,7 @@ def _geometry(unit: Unit, generator: np.random.Generator) -> Geometry:
     nearest = nearest_cosines(unit[queries], unit, queries) if len(unit) > 1 else np.empty(0, dtype=np.float32)
     return Geometry(
         documents=len(unit),
-        effective_rank=vectors.effective_rank(vectors.spectrum(unit)),
+        effective_rank=vectors.effective_number(vectors.spectrum(unit)),
         mean_cosine=vectors.mean_cosine(unit),
         nearest=float(nearest.mean()) if len(nearest) else None,
         near_duplicates=near_duplicate_rate(nearest),

@@ -26,8 +26,7 @@ from fineweb_mask.tasks.selection.blocks import Block
 from fineweb_mask.tasks.selection.groups import select_groups, shares_of, sizes_of
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.witness.documents import POOL, read_corpus
-from fineweb_mask.tasks.witness.job import MOST_TOKENS
-from fineweb_mask.tasks.witness.section import gains, teaching_section
+from fineweb_mask.tasks.witness.job import MOST_TOKENS, gains, teaching_section
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import ShardFiles
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fineweb_mask.models.analysis.vectors import effective_rank, mean_cosine, spectrum, unit_rows
+from fineweb_mask.models.analysis.vectors import effective_number, mean_cosine, spectrum, unit_rows
 from fineweb_mask.models.settings import ReportSettings
 from fineweb_mask.tasks.reporting.geometry import measure
 from fineweb_mask.tasks.reporting.samples import eligible_documents, vectors_at
@@ -24,7 +24,7 @@ def test_the_geometry_is_that_of_the_vectors(built, measured):
         unit = unit_rows(vectors_at(workspace, shards, where))
         found = measured.geometry[name]
         assert found.documents == len(where)
-        assert found.effective_rank == pytest.approx(effective_rank(spectrum(unit)))
+        assert found.effective_rank == pytest.approx(effective_number(spectrum(unit)))
         assert found.mean_cosine == pytest.approx(mean_cosine(unit))
         cosines = unit @ unit.T - 2 * np.eye(len(unit), dtype=np.float32)
         assert found.nearest == pytest.approx(cosines.max(axis=1).mean(), abs=1e-5)

@@ -12,8 +12,13 @@ from fineweb_mask.models.errors import DataError
 from fineweb_mask.tasks.source.discovery import find_files
 from fineweb_mask.tasks.witness import documents
 from fineweb_mask.tasks.witness.documents import HELD_OUT_CHARACTERS, POOL, read_corpus
-from fineweb_mask.tasks.witness.job import measure_teaching
-from fineweb_mask.tasks.witness.section import TITLE, teaching_column, teaching_section, teaching_sentence
+from fineweb_mask.tasks.witness.job import (
+    TITLE,
+    measure_teaching,
+    teaching_column,
+    teaching_section,
+    teaching_sentence,
+)
 from fineweb_mask.tasks.workspace.job import BadShardError
 from tests.tasks.jobs import witness_job
 from tests.tasks.witness.conftest import DOCUMENTS, words
