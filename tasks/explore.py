@@ -42,7 +42,7 @@ HIDDEN = {"row", "text", *MEASURED.names} - {"n_chars"}
 class ExploreJob(ProductJob):
     """Prepare the map of a workspace."""
 
-    stage: ClassVar[Stage] = Stage("explore", version=7, folders=("explore",))
+    stage: ClassVar[Stage] = Stage("explore", version=8, folders=("explore",))
     name: ClassVar[str] = "explore"
     shards: list[ShardFiles]
     most: int  # documents
