@@ -95,11 +95,12 @@ class Whole:
 
     def __init__(self, features: np.ndarray, quality: np.ndarray, settings: SelectionSettings) -> None:
         self._features, self._quality, self._settings = features, quality, settings
-        self._ranges = BlockSolver(features, quality, settings, device="cpu").ranges
+        self._block = BlockSolver(features, quality, settings, device="cpu")
 
     def value(self, chosen: np.ndarray) -> float:
         """Return J of documents (K,)."""
-        terms = self._ranges.terms(measured(self._features, self._quality, chosen), self._settings.metric_weights)
+        raw = measured(self._features, self._quality, chosen)
+        terms = self._block.scaled({**raw, "quality": raw["mean_quality"]})
         return self._settings.lamb * terms["quality"] + (1 - self._settings.lamb) * terms["diversity"]
 
 

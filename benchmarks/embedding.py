@@ -38,8 +38,9 @@ from fineweb_mask.models.embedding.static_fit import fit_static_encoder
 from fineweb_mask.models.settings import EmbeddingSettings
 from fineweb_mask.tasks import embed
 from fineweb_mask.tasks.dedup.duplicates import no_duplicates
+from fineweb_mask.tasks.workspace.listing import find_file
 from fineweb_mask.tasks.workspace.references import StageKey
-from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
+from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def model_folder(arguments: argparse.Namespace, texts: list[str], folder: str) -
 
 
 def settings(model: str, **changes: object) -> EmbeddingSettings:
-    return EmbeddingSettings.model_validate({"model": model, "precision": "float32", **changes})
+    return EmbeddingSettings.model_validate({"model": model, **changes})
 
 
 def cpu(arguments: argparse.Namespace) -> None:
@@ -108,7 +109,7 @@ def static(arguments: argparse.Namespace) -> None:
         fitted = fit_static_encoder(lambda: texts, vocabulary=32_000, dimensions=768)
         fitted.save(Path(folder))
         tokenizer = Tokenizer.from_file(str(next(Path(folder).rglob("tokenizer.json"))))
-        encoder = load_encoder(folder, settings(folder, precision="float16"))
+        encoder = load_encoder(folder, settings(folder))
         peer = SentenceTransformer(folder, device="cpu")
     tokens = int(encoder.tokenise(texts).lengths.sum())
     ways: dict[str, Callable[[], object]] = {
@@ -138,7 +139,7 @@ def run_stage(texts: list[str], recipe: EmbeddingSettings, folder: str, chunk: i
     with stage_file_writer(path, table.schema, key) as writer:
         for batch in table.to_batches(2_000):
             writer.write(batch)
-    documents = current_parquet(workspace, path, "a", key)
+    documents = find_file(workspace, "documents", "a", key)
     assert documents is not None
     model = embed.resolve_encoder(recipe)
     shard = {"documents": documents, "duplicates": no_duplicates(documents.name)}
@@ -155,7 +156,7 @@ def stage(arguments: argparse.Namespace) -> None:
     texts = read_texts(arguments)
     with tempfile.TemporaryDirectory() as folder:
         model, name = model_folder(arguments, texts, folder)
-        recipe = settings(model, precision="float16")
+        recipe = settings(model)
         seconds = run_stage(texts, recipe, folder, arguments.chunk)
     row = [f"{seconds:.2f}", f"{len(texts) / seconds:,.1f}"]
     show(

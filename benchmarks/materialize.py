@@ -34,9 +34,10 @@ from fineweb_mask.tasks.materialize import MaterializeJob, materialize
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.workspace.job import StageJob
+from fineweb_mask.tasks.workspace.listing import find_file
 from fineweb_mask.tasks.workspace.records.counts import Counts
 from fineweb_mask.tasks.workspace.references import ShardFiles, StageKey
-from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
+from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 RATIO = 10  # one document in so many is selected
@@ -125,7 +126,7 @@ def write_dataset(workspace: Workspace, shards: int, settings: MaterializeSettin
     for shard in range(shards):
         name = f"{shard:04d}"
         of_shard = {
-            kind: current_parquet(workspace, workspace.shard_path(kind, name, KEYS[stage]), name, KEYS[stage])
+            kind: find_file(workspace, kind, name, KEYS[stage])
             for kind, stage in (("documents", "ingest"), ("scores", "score"), ("masks", "select"))
         }
         size = of_shard["documents"].bytes

@@ -137,13 +137,16 @@ def write_shard(path: Path, rows: int) -> None:
 
 def replace_vectors(workspace: Path) -> None:
     """Replace the vectors of a workspace's one shard, under the same key."""
-    from fineweb_mask.tasks.workspace.stage_parquet import read_stage_footer, stage_file_writer
+    from fineweb_mask.tasks.workspace.listing import read_footer
+    from fineweb_mask.tasks.workspace.references import StageKey
+    from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 
     [path] = (workspace / "embeddings").glob("*.parquet")
-    found, schema = read_stage_footer(path), pq.read_schema(path).remove_metadata()
+    found, schema = read_footer(path), pq.read_schema(path).remove_metadata()
     assert found is not None
-    count, key, details = found
-    vectors, _ = clustered(count, DIMENSIONS, duplicates=COPIES)
+    written = json.loads(found.text)
+    details, key = written.pop("details"), StageKey(**written)
+    vectors, _ = clustered(found.rows, DIMENSIONS, duplicates=COPIES)
     with stage_file_writer(path, schema, key) as writer:
         for start in range(0, len(vectors), AT_ONCE):
             values = vectors[start : start + AT_ONCE].astype(np.float16)

@@ -62,7 +62,7 @@ class Passes:
     def _run(
         self, texts: list[str], columns: int, forward: Callable[[dict[str, torch.Tensor]], torch.Tensor]
     ) -> torch.Tensor:
-        return self.scorer.passes.run(self.scorer.tokenise(texts), columns, lambda batch, _: forward(batch))
+        return self.scorer.run(self.scorer.tokenise(texts), columns, lambda batch, _: forward(batch))
 
 
 def main() -> None:

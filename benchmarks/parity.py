@@ -114,7 +114,7 @@ def compare(cells: list[Cell], old: Path, new: Path, vectors: Path) -> None:
                 found.append(objective.value_of(mask))
                 seconds.append(float(held["seconds"]))
                 gaps.append((held["bound"] - held["objective"]) / (held["bound"] - held["random"]))
-        random = block.ranges.random_objective(cell.lamb, block.weights)
+        random = block.random_objective
         shares.append((found[1] - random) / (found[0] - random))
         times = [f"{one:.1f}" for one in seconds]
         lines.append([*map(str, cell), f"{shares[-1]:.2%}", *(f"{gap:.2%}" for gap in gaps), *times])

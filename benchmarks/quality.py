@@ -44,8 +44,9 @@ from fineweb_mask.tasks import score
 from fineweb_mask.tasks.dedup.duplicates import no_duplicates
 from fineweb_mask.tasks.inference.scorers import QualityModel
 from fineweb_mask.tasks.processes.workers import end_workers
+from fineweb_mask.tasks.workspace.listing import find_file
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey
-from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
+from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 BATCH = 500
@@ -101,7 +102,7 @@ def write_documents(arguments: argparse.Namespace, workspace: Workspace, files: 
         with stage_file_writer(path, table.schema, key) as writer:
             for batch in table.to_batches(2_000):
                 writer.write(batch)
-        reference = current_parquet(workspace, path, f"{file:03d}", key)
+        reference = find_file(workspace, "documents", f"{file:03d}", key)
         assert reference is not None
         written.append(reference)
     return written

@@ -75,7 +75,7 @@ def prepare(features: np.ndarray, quality: np.ndarray, settings: SelectionSettin
     _ = block.lists
     synchronise(device)
     seconds = time.perf_counter() - started
-    return Block(block, block.objective, block.ranges.random_objective(settings.lamb, block.weights), seconds)
+    return Block(block, block.objective, block.random_objective, seconds)
 
 
 def problem_of(block: Block, settings: SelectionSettings) -> Problem:

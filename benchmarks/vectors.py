@@ -57,7 +57,7 @@ def embed_and_score(texts: list[str], folder: Path) -> tuple[np.ndarray, np.ndar
     encoder = fit_static_encoder(lambda: texts, vocabulary=32_000, dimensions=768)
     (folder / "encoder").mkdir()
     encoder.save(folder / "encoder")
-    encoded = load_encoder(str(folder / "encoder"), EmbeddingSettings(precision="float32")).encode(texts)
+    encoded = load_encoder(str(folder / "encoder"), EmbeddingSettings()).encode(texts)
     labels = pq.read_table(LABELS)
     positive = [score >= 3 for score in labels["score"].to_pylist()]
     model = train_fasttext(labels["text"].to_pylist(), positive, lowercase=False)

@@ -17,9 +17,9 @@ import typer
 
 from fineweb_mask.flows.commands.compare import compare
 from fineweb_mask.flows.commands.dataset import push, verify
-from fineweb_mask.flows.commands.diff import diff
 from fineweb_mask.flows.commands.explore import explore
 from fineweb_mask.flows.commands.export import export
+from fineweb_mask.flows.commands.ledger import diff, why
 from fineweb_mask.flows.commands.report import report
 from fineweb_mask.flows.commands.run import run
 from fineweb_mask.flows.commands.select import select
@@ -28,7 +28,6 @@ from fineweb_mask.flows.commands.setup.settings import settings
 from fineweb_mask.flows.commands.sql import sql
 from fineweb_mask.flows.commands.train_quality import train_quality
 from fineweb_mask.flows.commands.tune import tune
-from fineweb_mask.flows.commands.why import why
 from fineweb_mask.flows.commands.workspace import gc, status
 from fineweb_mask.flows.processes.environment import server_lost, set_environment
 from fineweb_mask.flows.processes.signals import handle_signals

@@ -79,8 +79,8 @@ def prepare(run: Run) -> Prepared:
         If a step keeps nearly nothing of a group, and `ingest.on_wiped_group` is `stop`.
     """
     documents = ingest_shards(run)
-    ingested = run.settings.ingest  # what a step wipes out, or a column that names no groups, does not come to the next
-    is_watched = ingested.on_wiped_group == "stop" or ingested.groups is not None
+    settings = run.settings  # what a step wipes out, or a column that names no groups, does not come to the next
+    is_watched = settings.ingest.on_wiped_group == "stop" or settings.report.by is not None
     if is_watched:
         watch_groups(run, [ShardFiles(documents=file) for file in documents.values()])
     if run.is_share:

@@ -14,6 +14,7 @@ OTHER_NAMES = {
     "duplicate": "exact duplicates",
     "near_duplicate": "near-duplicates",
     "same_url": "pages of an equal URL",
+    "excluded": "excluded",
     "bad_vector": "without a vector",
 }
 """What reasons after ingest are called, in the order in which they drop documents; each is a step."""

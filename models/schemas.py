@@ -4,7 +4,6 @@ Each stage writes one file per shard; the `row` column aligns the files of a sha
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -50,16 +49,13 @@ DUPLICATES = pa.schema(
     [
         pa.field("shard", pa.string(), nullable=False),
         ROW,
+        pa.field("reason", pa.string(), nullable=False),
         pa.field("twin_shard", pa.string()),
         pa.field("twin_row", pa.uint32()),
         pa.field("similarity", pa.float32()),
-        pa.field("excluded", pa.bool_()),  # by `ingest.exclude`
     ]
 )
-"""Rows of all shards that are not kept; of a near-duplicate, the copy that is, and how similar they are; else null.
-
-The similarity of a page to a kept one of its URL is null, too.
-"""
+"""Rows of all shards that are not kept, and why; of a copy, what it is one of, and of a near one, how similar it is."""
 
 DROPPED = pa.schema(
     [
@@ -122,16 +118,15 @@ def scores_schema(scorers: Sequence[str]) -> pa.Schema:
     return pa.schema([ROW, *(pa.field(name, pa.float32(), nullable=False) for name in (*scorers, "quality"))])
 
 
-def embeddings_schema(dimensions: int, precision: Literal["float16", "float32"]) -> pa.Schema:
+def embeddings_schema(dimensions: int) -> pa.Schema:
     """Return the schema of an embedded shard: `row`, and `embedding` as a fixed-size list."""
-    value = {"float16": pa.float16(), "float32": pa.float32()}[precision]
-    return pa.schema([ROW, pa.field("embedding", pa.list_(value, dimensions))])
+    return pa.schema([ROW, pa.field("embedding", pa.list_(pa.float16(), dimensions))])
 
 
-def vectors_of(table: pa.Table) -> NDArray[np.floating[Any]]:
-    """Return the vectors of a table of embeddings, (n, d) float16 or float32; those of null are not defined."""
+def vectors_of(table: pa.Table) -> NDArray[np.float16]:
+    """Return the vectors of a table of embeddings, (n, d) float16; those of null are not defined."""
     column = table["embedding"].combine_chunks()
     dimensions = column.type.list_size
     values = column.values.slice(column.offset * dimensions, len(column) * dimensions)
-    vectors: NDArray[np.floating[Any]] = values.to_numpy(zero_copy_only=False).reshape(-1, dimensions)
+    vectors: NDArray[np.float16] = values.to_numpy(zero_copy_only=False).reshape(-1, dimensions)
     return vectors

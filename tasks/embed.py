@@ -5,23 +5,24 @@ A shard is embedded chunk by chunk: while the model encodes one, the next is rea
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
 
 from fineweb_mask.models.schemas import embeddings_schema
 from fineweb_mask.models.settings import FROM_QUALITY, STATIC, EmbeddingSettings
 from fineweb_mask.tasks.inference.eligible import EligibleJob
 from fineweb_mask.tasks.inference.gpu import gpu_slot
-from fineweb_mask.tasks.inference.model_files import ModelFolder, model_folder
+from fineweb_mask.tasks.inference.model_files import ModelFolder, loaded_encoder, model_folder
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
-from fineweb_mask.tasks.workspace.job import Dependencies, Stage, rows_through, stage_task
+from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 
 if TYPE_CHECKING:
     from fineweb_mask.models.forward.encoder import Encoded
 
-KEY_SETTINGS = {"prompt", "max_tokens", "precision"}
 CHUNK_DOCUMENTS = 8_192
 """Documents tokenised and sorted by length together."""
 WRITTEN: dict[str, Any] = {"use_dictionary": False}
@@ -47,10 +48,10 @@ class EmbedJob(EligibleJob):
 
     stage: ClassVar[Stage] = Stage(
         "embed",
-        version=5,
+        version=6,
         folders=("embeddings",),
         per_shard=True,
-        documents=rows_through,
+        documents=attrgetter("rows"),
         counts=("eligible", "eligible"),
     )
     model: ModelFolder
@@ -65,7 +66,7 @@ class EmbedJob(EligibleJob):
     def depends_on(self) -> Dependencies:
         """Return the settings that change a vector, the documents without duplicates, and the model."""
         return Dependencies(
-            settings=self.settings.model_dump(include=KEY_SETTINGS),
+            settings=[self.settings.prompt, self.settings.max_tokens],
             inputs=[self.documents.fingerprint, self.duplicates.fingerprint, self.model.fingerprint],
         )
 
@@ -73,8 +74,6 @@ class EmbedJob(EligibleJob):
 @stage_task
 def embed(job: EmbedJob) -> None:
     """Write the vectors of a shard's documents, duplicates aside; one that is zero or not finite is null."""
-    from fineweb_mask.tasks.inference.encoder import loaded_encoder
-
     encoder = loaded_encoder(job.workspace, job.model, job.settings)
     with (
         gpu_slot(encoder.device),
@@ -96,15 +95,13 @@ def embed(job: EmbedJob) -> None:
 @contextmanager
 def vector_writer(job: EmbedJob, dimensions: int) -> Iterator[Callable[[pa.Array, "Encoded"], None]]:
     """Yield the function that writes the vectors of the next rows of a shard; a bad vector is null."""
-    schema, bad = embeddings_schema(dimensions, job.settings.precision), 0
-    kind = schema.field("embedding").type
+    schema, bad = embeddings_schema(dimensions), 0
     with stage_file_writer(job.output, schema, job.key, **WRITTEN) as writer:
 
         def write(rows: pa.Array, encoded: "Encoded") -> None:
             nonlocal bad
-            values = encoded.vectors.astype(kind.value_type.to_pandas_dtype(), copy=False)
-            mask = pa.array(encoded.bad)
-            vectors = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), type=kind, mask=mask)
+            values, mask = pa.array(encoded.vectors.astype(np.float16).reshape(-1)), pa.array(encoded.bad)
+            vectors = pa.FixedSizeListArray.from_arrays(values, type=schema.field("embedding").type, mask=mask)
             bad += vectors.null_count
             writer.write(pa.record_batch([rows, vectors], schema=schema))
 

@@ -31,7 +31,7 @@ class ExportJob(ProductJob):
     dataset: str  # digest of the dataset's content
     place: str  # folder or URL of the dataset
     settings: ExportSettings
-    output: str | None = None  # folder of the files, if it is not the workspace's own
+    elsewhere: str | None = None  # folder of the files, if it is not the workspace's own
 
     @property
     def name(self) -> str:
@@ -41,7 +41,7 @@ class ExportJob(ProductJob):
     @property
     def folder(self) -> Path:
         """The folder of the files."""
-        return self.workspace.root / FOLDER / self.settings.folder if self.output is None else Path(self.output)
+        return self.workspace.root / FOLDER / self.settings.folder if self.elsewhere is None else Path(self.elsewhere)
 
     @property
     def manifest_path(self) -> Path:

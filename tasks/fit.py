@@ -27,7 +27,7 @@ from fineweb_mask.models.settings import STATIC, EmbeddingSettings, SourceSettin
 from fineweb_mask.models.settings.quality import FastTextScorerSettings, LabelSettings, QualitySettings
 from fineweb_mask.models.settings.selection import TargetSettings
 from fineweb_mask.tasks.inference.gpu import gpu_slot
-from fineweb_mask.tasks.inference.model_files import ModelFolder
+from fineweb_mask.tasks.inference.model_files import ModelFolder, loaded_encoder
 from fineweb_mask.tasks.inference.scorers import (
     QualityModel,
     batch_scores,
@@ -153,7 +153,7 @@ def sampled_shards(workspace: Workspace, shards: list[str], *, refit: Container[
 class FitClassifierJob(FitJob):
     """Train a fastText classifier on labels; `of` makes one."""
 
-    stage: ClassVar[Stage] = Stage("fit_classifier", version=1, label="fit")
+    stage: ClassVar[Stage] = Stage("fit_classifier", version=2, label="fit")
     scorer: FastTextScorerSettings
     labels: LabelSettings
     labels_digest: str  # of the file
@@ -173,8 +173,8 @@ class FitClassifierJob(FitJob):
 
     def depends_on(self) -> Dependencies:
         """Return the labels and how the classifier is trained on them."""
-        labels = self.labels.model_dump(exclude={"path"})
-        return Dependencies(settings=[labels, self.labels_digest, OPTIONS, self.scorer.lowercase], inputs=[])
+        labels = [self.labels.score_column, self.labels.threshold]
+        return Dependencies(settings=[*labels, self.labels_digest, OPTIONS, self.scorer.lowercase], inputs=[])
 
 
 @stage_task
@@ -274,7 +274,7 @@ def fit_encoder(job: FitEncoderJob) -> None:
 class FitTargetsJob(FitJob):
     """Embed target examples and count n-grams."""
 
-    stage: ClassVar[Stage] = Stage("fit_targets", version=3, label="fit")
+    stage: ClassVar[Stage] = Stage("fit_targets", version=4, label="fit")
     name: ClassVar[str] = "targets"
     files: list[SourceShard]
     settings: TargetSettings
@@ -289,8 +289,7 @@ class FitTargetsJob(FitJob):
     def depends_on(self) -> Dependencies:
         """Return the examples, the encoder and what makes its vectors, and the size of the sample."""
         files = [[file.relative, file.fingerprint] for file in self.files]
-        how = self.embedding.model_dump(include={"prompt", "max_tokens"})
-        settings = [self.settings.model_dump(exclude={"path"}), how]
+        settings = [self.settings.task_column, self.embedding.prompt, self.embedding.max_tokens]
         return Dependencies(settings=settings, inputs=[files, self.encoder.fingerprint])
 
 
@@ -304,7 +303,6 @@ def fit_targets(job: FitTargetsJob) -> None:
         If a file of examples cannot be read, holds none, or lacks a column that the settings name.
     """
     from fineweb_mask.models.quality.importance import NgramBuckets, log_ratios
-    from fineweb_mask.tasks.inference.encoder import loaded_encoder
 
     texts, tasks = zip(*_examples(job), strict=True)
     names = sorted(set(tasks))
@@ -313,7 +311,7 @@ def fit_targets(job: FitTargetsJob) -> None:
     with gpu_slot(encoder.device):
         for start in track("target examples", range(0, len(texts), AT_ONCE), part=(0, 0.3)):
             encoded = encoder.encode(texts[start : start + AT_ONCE])
-            vectors.append(np.asarray(encoded.vectors, dtype=np.float32))
+            vectors.append(encoded.vectors)
             usable.append(~encoded.bad)
     kept, buckets = np.concatenate(usable), NgramBuckets()
     corpus = buckets.counts(job.sampled_texts(SAMPLE_DOCUMENTS))
@@ -323,7 +321,7 @@ def fit_targets(job: FitTargetsJob) -> None:
         "log_ratios": log_ratios(buckets.counts(texts), corpus),
     }
     if not kept.any():
-        raise BadShardError("selection.targets: no example has a vector: check its text_column")
+        raise BadShardError("selection.targets: no example has a vector: check its column `text`")
     path = job.model_path(".parquet")
     details = {"rows": int(kept.sum()), "tasks": names, "left_out": int((~kept).sum())}
     write_arrays(path, job.key, arrays, details)
@@ -335,7 +333,6 @@ def _examples(job: FitTargetsJob) -> Iterator[tuple[str, str]]:
     column, found = job.settings.task_column, 0
     settings = SourceSettings(
         path=job.settings.path,
-        text_column=job.settings.text_column,
         extra_columns=[] if column is None or column in FINEWEB.names else [column],
     )
     for file in job.files:
@@ -347,10 +344,10 @@ def _examples(job: FitTargetsJob) -> Iterator[tuple[str, str]]:
                         found += 1
                         yield text, task
         except BadShardError as error:
-            message = str(error).replace("source.text_column", "selection.targets.text_column")
+            message = str(error).replace("set source.text_column to", "rename")
             reason = message.replace("source.extra_columns", "selection.targets.task_column")
             raise BadShardError(f"selection.targets.path: {reason}") from error
     if not found:
         raise BadShardError(
-            f"selection.targets.path: {job.settings.path!r} holds no example with a text: check its text_column"
+            f"selection.targets.path: {job.settings.path!r} holds no example with a text: check its column `text`"
         )

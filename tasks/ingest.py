@@ -19,8 +19,8 @@ from fineweb_mask.tasks.exclusion import FILES, benchmark_items, known_texts
 from fineweb_mask.tasks.processes.texts import text_filter
 from fineweb_mask.tasks.source.discovery import LARGEST_DOCUMENT, SourceShard
 from fineweb_mask.tasks.source.reader import ShardReader
-from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, find_file, stage_task
-from fineweb_mask.tasks.workspace.listing import Listing
+from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, stage_task
+from fineweb_mask.tasks.workspace.listing import Listing, find_file
 from fineweb_mask.tasks.workspace.references import EXCLUDED, StageFile, file_digest
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 
@@ -28,7 +28,7 @@ IN_KEY = {"min_chars", "languages", "min_language_score"}
 """Settings that the documents of a shard depend on, and that are in the key as they are."""
 
 
-class IngestJob(ShardJob):
+class IngestJob(StageJob):
     """Ingest one source file."""
 
     stage: ClassVar[Stage] = Stage(
@@ -36,7 +36,7 @@ class IngestJob(ShardJob):
         version=6,
         folders=("documents", "dropped"),
         per_shard=True,
-        documents=lambda file: (int(file.details["rows_in"]), file.rows),
+        documents=lambda file: int(file.details["rows_in"]),
         counts=("source", "ingested"),
     )
     shard: SourceShard
@@ -88,7 +88,8 @@ class IngestJob(ShardJob):
 
     def current(self, listing: Listing | None = None) -> StageFile | None:
         """Return the shard's file if it and that of the dropped rows, with their texts if asked, are current."""
-        file, dropped = super().current(listing), find_file(self, "dropped", self.name, listing)
+        file = super().current(listing)
+        dropped = find_file(self.workspace, "dropped", self.name, self.key, listing)
         is_whole = dropped is not None and (dropped.details["texts"] or not self.settings.keep_dropped)
         return file if is_whole else None
 

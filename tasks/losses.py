@@ -6,14 +6,14 @@ import duckdb
 import pyarrow as pa
 
 from fineweb_mask.models.errors import SettingsError
-from fineweb_mask.models.losses import LEAST_DOCUMENTS, OTHER_NAMES, Wiped, names_groups
+from fineweb_mask.models.losses import LEAST_DOCUMENTS, OTHER_NAMES, WIPED_SHARE, Wiped, names_groups
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.schemas import LOSSES
 from fineweb_mask.tasks.catalog.fates import DECISIONS, show_fates
 from fineweb_mask.tasks.catalog.quoting import identifier
 from fineweb_mask.tasks.catalog.spilling import open_database
 from fineweb_mask.tasks.storage.parquet import read_schema, read_table
-from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, stage_task
+from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, stage_task
 from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -67,7 +67,7 @@ WIPED = """
 """Groups of which one step keeps less than a share; documents without a value are no group, a broken row has none."""
 
 
-class LossesJob(ShardJob):
+class LossesJob(StageJob):
     """Count the losses of a corpus: by ingest, and by later steps as far as the shards have their files."""
 
     stage: ClassVar[Stage] = Stage(
@@ -79,8 +79,7 @@ class LossesJob(ShardJob):
     )
     name: ClassVar[str] = "corpus"
     shards: list[ShardFiles]
-    groups: list[str] | None  # columns; None: those of text with few values
-    share: float  # of a group that a step keeps, below which it is wiped out
+    by: list[str] | None  # columns; None: those of text with few values
 
     @property
     def shard_names(self) -> list[str]:
@@ -88,9 +87,9 @@ class LossesJob(ShardJob):
         return [shard.name for shard in self.shards]
 
     def depends_on(self) -> Dependencies:
-        """Return the columns and the share, and the fingerprints of the documents, their vectors and duplicates."""
+        """Return the columns, the least share, and the fingerprints of the documents, their vectors and duplicates."""
         files = [(shard.name, shard.documents, shard.embeddings, shard.duplicates) for shard in self.shards]
-        return Dependencies(settings=[self.groups, self.share], inputs=files)
+        return Dependencies(settings=[self.by, WIPED_SHARE], inputs=files)
 
 
 @stage_task
@@ -100,19 +99,18 @@ def count_losses(job: LossesJob) -> None:
     Raises
     ------
     SettingsError
-        If a column of `ingest.groups` has too many values.
+        If a column of `report.by` has too many values.
     """
     with open_database() as connection:
         columns = _count(connection, job)
         connection.execute(f"CREATE TABLE losses AS {DROPPED}", {"columns": columns})
         found = connection.sql("FROM losses").to_arrow_table().cast(LOSSES)
-        wiped = connection.sql(WIPED, params={"share": job.share, "least": LEAST_DOCUMENTS}).to_arrow_table()
+        wiped = connection.sql(WIPED, params={"share": WIPED_SHARE, "least": LEAST_DOCUMENTS}).to_arrow_table()
     with stage_file_writer(job.output, LOSSES, job.key) as writer:
         for batch in found.to_batches():
             writer.write(batch)
         writer.details = {
             "columns": columns,
-            "share": job.share,
             "wiped": wiped.slice(0, NAMED).to_pylist(maps_as_pydicts="strict"),
             "wiped_groups": wiped.num_rows,
         }
@@ -129,7 +127,7 @@ def _count(connection: duckdb.DuckDBPyConnection, job: LossesJob) -> list[str]:
     connection.execute(
         "CREATE TABLE counted (by_column VARCHAR, value VARCHAR, stage VARCHAR, reason VARCHAR, documents BIGINT)"
     )
-    columns = job.groups
+    columns = job.by
     if columns is None:
         fields = read_schema(job.workspace.resolve(job.shards[0].documents))
         texts = (field.name for field in fields if names_groups(field.type) and not pa.types.is_integer(field.type))
@@ -145,15 +143,15 @@ def _count(connection: duckdb.DuckDBPyConnection, job: LossesJob) -> list[str]:
             "SELECT by_column FROM counted GROUP BY ALL HAVING count(DISTINCT value) > $most", {"most": MOST_GROUPS}
         ).fetchall()
         for (name,) in many:
-            if job.groups is not None:
+            if job.by is not None:
                 raise SettingsError(
-                    f"ingest.groups: the column {name!r} has too many values to name groups, more than "
+                    f"report.by: the column {name!r} has too many values to name groups, more than "
                     f"{MOST_GROUPS:,}: name another, or leave it out"
                 )
             columns.remove(name)
             connection.execute("DELETE FROM counted WHERE by_column = $name", {"name": name})
-    if job.groups is not None:
-        return list(dict.fromkeys(job.groups))
+    if job.by is not None:
+        return list(dict.fromkeys(job.by))
     found = connection.execute(
         "SELECT by_column FROM counted GROUP BY ALL "
         "HAVING count(DISTINCT value) BETWEEN 2 AND sum(documents) / $each ORDER BY by_column",

@@ -9,6 +9,7 @@ description for readers. Then the files become the dataset and replace the last 
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,9 +24,8 @@ from fineweb_mask.tasks.dataset.output import MATERIALIZE, Output, Unfinished, w
 from fineweb_mask.tasks.dataset.partition import NOT_IN_FILES, fingerprints, version_of
 from fineweb_mask.tasks.reporting.templating import render
 from fineweb_mask.tasks.storage.atomic import tree_files
-from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, rows_through, stage_task
-from fineweb_mask.tasks.workspace.listing import Listing
-from fineweb_mask.tasks.workspace.manifest import PROVENANCE, Manifest, manifest_reference
+from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, stage_task
+from fineweb_mask.tasks.workspace.manifest import PROVENANCE, Manifest
 from fineweb_mask.tasks.workspace.records.counts import Counts
 from fineweb_mask.tasks.workspace.records.runs import code_and_packages
 from fineweb_mask.tasks.workspace.references import NO_FILE, ShardFiles, StageFile
@@ -42,14 +42,14 @@ LANGUAGE = re.compile(r"[a-z]{2,3}")
 SIZES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
 
 
-class MaterializeJob(StageJob):
+class MaterializeJob(ProductJob):
     """Make the dataset of all shards from the parts that were made of its partitions."""
 
     stage: ClassVar[Stage] = Stage(
         MATERIALIZE,
         version=9,
         folders=("dataset",),
-        documents=rows_through,
+        documents=attrgetter("rows"),
         counts=("selected", "selected"),
         gathers=True,
     )
@@ -62,7 +62,7 @@ class MaterializeJob(StageJob):
     partitions: tuple[StageFile, ...] = ()  # the parts with the dataset's files: needed to build it, not to find it
 
     @property
-    def output(self) -> Output:
+    def place(self) -> Output:
         """The place of the dataset."""
         return Output.of(self.workspace, self.recipe.materialize)
 
@@ -70,19 +70,27 @@ class MaterializeJob(StageJob):
     def unfinished(self) -> Unfinished:
         """Where the files of the partitions wait."""
         settings = self.recipe.materialize
-        return Unfinished(self.workspace, self.output, version_of(self.shards, settings))
+        return Unfinished(self.workspace, self.place, version_of(self.shards, settings))
 
     def depends_on(self) -> Dependencies:
         """Return the settings that change the dataset's bytes, and the files that it is made from."""
         settings = self.recipe.materialize.model_dump(exclude=NOT_IN_FILES)
         return Dependencies(settings=settings, inputs=fingerprints(self.shards))
 
-    def current(self, listing: Listing | None = None) -> StageFile | None:  # noqa: ARG002 - manifests are small
-        """Return a reference to the dataset if it is whole and agrees with the job's key, else None."""
-        manifest = self.output.whole()
-        if manifest is None or manifest.key != self.key:
-            return None
-        return manifest_reference(self.workspace, self.output.folder / PROVENANCE, self.name, manifest)
+    @property
+    def folder(self) -> Path:
+        """The folder of the dataset, which another one replaces."""
+        return self.place.folder
+
+    @property
+    def manifest_path(self) -> Path:
+        """The provenance record."""
+        return self.folder / PROVENANCE
+
+    def whole_manifest(self) -> Manifest | None:
+        """Return the provenance record if it agrees with the job's key and the dataset is whole, else None."""
+        manifest = self.place.whole()
+        return manifest if manifest is not None and manifest.key == self.key else None
 
 
 @stage_task
@@ -94,7 +102,7 @@ def materialize(job: MaterializeJob) -> None:
     WorkspaceError
         If a part is missing or damaged, or the parts do not hold what was selected.
     """
-    job.output.check()
+    job.place.check()
     parts = _parts(job)
     details = _provenance(job, parts) | {
         "retention": _retention(parts, "dump"),

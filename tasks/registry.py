@@ -27,9 +27,8 @@ from fineweb_mask.tasks.selection.cells import (
 )
 from fineweb_mask.tasks.selection.groups import divide_budget
 from fineweb_mask.tasks.witness.job import measure_teaching
-from fineweb_mask.tasks.workspace.job import ShardJob, Stage, StageTask
+from fineweb_mask.tasks.workspace.job import ProductJob, StageTask
 from fineweb_mask.tasks.workspace.records.counts import Amount, Counts
-from fineweb_mask.tasks.workspace.references import StageFile
 
 PIPELINE: tuple[StageTask, ...] = (
     ingest,
@@ -66,24 +65,13 @@ STAGES = tuple(dict.fromkeys(task.stage.shown_as for task in PIPELINE))
 STAGE_FOLDERS = {
     folder: {task.stage.shown_as for task in PIPELINE if folder in task.stage.folders}
     for one in PIPELINE
-    if issubclass(one.job_type, ShardJob)
+    if not issubclass(one.job_type, ProductJob)
     for folder in one.stage.folders
 }
 """Folders of the files of shards, and what the stages are shown as that write to each."""
 
 DOCUMENTS = {task.stage.name: task.stage.documents for task in PIPELINE}
-"""How many documents enter and leave a stage with a file, by the stage's name."""
-
-
-def stages_shown_as(name: str) -> list[Stage]:
-    """Return the stages that are counted and shown under a name."""
-    return [task.stage for task in PIPELINE if task.stage.shown_as == name]
-
-
-def documents_through(file: StageFile) -> tuple[int, int] | None:
-    """Return how many documents entered and left a stage with this file; None if its rows are no documents."""
-    documents = DOCUMENTS.get(file.stage)
-    return None if documents is None else documents(file)
+"""How many documents enter a stage with a file, by the stage's name; None if its rows are no documents."""
 
 
 def amounts_through(counts: Counts) -> dict[str, tuple[Amount, Amount]]:

@@ -7,8 +7,7 @@ from typing import Any, ClassVar
 
 from fineweb_mask.models.losses import GroupLosses, by_group
 from fineweb_mask.models.settings import PipelineSettings, ReportSettings
-from fineweb_mask.tasks.ledger.decisions import Corpus
-from fineweb_mask.tasks.ledger.notable import notable_documents
+from fineweb_mask.tasks.ledger.decisions import Corpus, notable_documents
 from fineweb_mask.tasks.losses import read_losses, wiped_groups
 from fineweb_mask.tasks.reporting import sections
 from fineweb_mask.tasks.reporting.breakdown import break_down
@@ -44,13 +43,7 @@ class ReportJob(PageJob):
 
 @stage_task
 def report(job: ReportJob) -> None:
-    """Write `index.html`, `metrics.json` and the plots in `plots/`.
-
-    Raises
-    ------
-    SettingsError
-        If `report.by` names a column that no shard has, or one that holds no text.
-    """
+    """Write `index.html`, `metrics.json` and the plots in `plots/`."""
     job.write(_page(job))
 
 
@@ -85,8 +78,8 @@ def _own_columns(groups: Sequence[GroupLosses]) -> list[str]:
 def _page(job: ReportJob) -> Page:
     lost, wiped = read_losses(job.workspace, job.losses), wiped_groups(job.losses)
     losses = by_group(lost)
-    breakdown = break_down(job.workspace, job.shards, job.settings.by, _own_columns(losses))
-    measured = measure(job.workspace, job.shards, job.settings)
+    by = _own_columns(losses) if job.settings.by is None else job.settings.by
+    breakdown, measured = break_down(job.workspace, job.shards, by), measure(job.workspace, job.shards)
     code, recipe = job.dataset.details["code"], job.dataset.details["recipe"]
     selection, has_groups = recipe["selection"], any("group" in block for block in job.blocks)
     corpus = Corpus(job.workspace, PipelineSettings.model_validate({**recipe, "workspace": job.root}), job.shards)

@@ -6,6 +6,7 @@ of the stage `embed`, under its key: of both files, a lost one is made again alo
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from operator import attrgetter
 from typing import Any, ClassVar
 
 import numpy as np
@@ -29,7 +30,7 @@ from fineweb_mask.tasks.inference.scorers import (
 )
 from fineweb_mask.tasks.source.sidecars import Sidecar
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
-from fineweb_mask.tasks.workspace.job import BadShardError, Dependencies, Stage, rows_through, stage_task
+from fineweb_mask.tasks.workspace.job import BadShardError, Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 
@@ -50,7 +51,7 @@ class ScoreJob(EligibleJob):
         version=3,
         folders=("scores",),
         per_shard=True,
-        documents=rows_through,
+        documents=attrgetter("rows"),
         counts=("eligible", "eligible"),
     )
     models: list[QualityModel]

@@ -4,32 +4,29 @@ A job covers whole shards, so that every shard's mask is written once, and gives
 the block's name: the choice does not depend on the order of work.
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from fineweb_mask.models.runtime.threads import same_threads
-from fineweb_mask.tasks.selection.blocks import BlocksJob, Group, Masks, block_key
+from fineweb_mask.tasks.selection.blocks import BlocksJob, Group, block_key, chosen_of
+from fineweb_mask.tasks.selection.cells import read_cell
 from fineweb_mask.tasks.selection.groups import read_shares, select_groups
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.stage_parquet import read_arrays, read_stage_footer
 
 
 class SelectJob(BlocksJob):
-    """Select from one group of shards, or gather what was selected from its cells."""
+    """Select from one group of shards: from blocks by order, or from cells of documents that are alike."""
 
     shares: StageFile | None = None  # of all groups of documents, where they are not those of the corpus
-    cells: tuple[StageFile, ...] | None = None  # what `select_cell` wrote; None: blocks are cut by the documents' order
+    cells: tuple[StageFile, ...] | None = None  # selections from the cells; None: blocks follow the documents' order
 
     stage: ClassVar[Stage] = Stage(
         "select",
-        version=11,
+        version=13,
         folders=("masks",),
-        documents=lambda file: (
-            sum(block["documents"] for block in file.details["blocks"]),
-            sum(block["selected"] for block in file.details["blocks"]),
-        ),
+        documents=lambda file: sum(block["documents"] for block in file.details["blocks"]),
         counts=("eligible", "selected"),
     )
 
@@ -39,7 +36,7 @@ class SelectJob(BlocksJob):
         return self.settings.device != "cpu" and self.cells is None
 
     def depends_on(self) -> Dependencies:
-        """Return what a selection from blocks depends on, with the groups' shares, or the cells."""
+        """Return what a selection from blocks depends on, with the groups' shares, or the selections from cells."""
         found = super().depends_on()
         if self.cells is not None:
             return Dependencies(settings=None, inputs=[found.inputs, [file.fingerprint for file in self.cells]])
@@ -55,32 +52,16 @@ class SelectJob(BlocksJob):
 @same_threads()
 def select(job: SelectJob) -> None:
     """Write the masks of a group of shards: who is selected, each document's inclusion, its block."""
-    group = Group.read(job)
-    masks, described = Masks(group), list[dict[str, Any]]()
+    group, groups = Group(job), job.settings.groups
     if job.cells is not None:
-        described += _enter_cells(job, job.cells, masks)
+        starts = np.cumsum([0, *(shard.rows for shard in job.shards)]).tolist()
+        for file in job.cells:
+            for chosen in read_cell(job.workspace, file, dict(zip(job.file_names, starts, strict=False))):
+                group.enter(chosen)
     else:
-        groups = job.settings.groups
         shares = None if job.shares is None else read_shares(job.workspace, job.shares)
-        for block in group.blocks(groups.column if groups is not None else None):
+        for block in group.blocks(None if groups is None else groups.column):
             for found in select_groups(job.settings, block, shares):
-                masks.enter(found.block, found.selection)
-                described.append(found.described())
-    masks.write(described)
-
-
-def _enter_cells(job: SelectJob, cells: tuple[StageFile, ...], masks: Masks) -> list[dict[str, Any]]:
-    """Enter what was selected from the cells of a group, and return what the reports need of its blocks."""
-    described = []
-    starts = dict(zip(job.shard_names, np.cumsum([0, *(shard.rows for shard in job.shards)]), strict=False))
-    for file in cells:
-        path = job.workspace.resolve(file)
-        found, footer = read_arrays(path), read_stage_footer(path)
-        assert footer is not None  # noqa: S101 - the file was built by a stage
-        of_shard = np.array([starts[name] for name in footer.details["shards"]])
-        rows = of_shard[found["shard"]] + found["rows"]
-        for number, block in enumerate(footer.details["blocks"]):
-            own = found["part"] == number
-            masks.enter_rows(rows[own], found["selected"][own], found["inclusion"][own], block["name"])
-            described.append(block)
-    return described
+                own = {} if found.group is None else {"group": found.group, "budget": found.budget}
+                group.enter(chosen_of(found.block, found.selection, **own))
+    group.write()

@@ -49,7 +49,7 @@ def check_training(output: Path, settings: TrainQualitySettings, *, force: bool 
     """
     if output.suffix != ".bin":
         raise LabelsError(f"the model's name must end in .bin, received {output.name!r}")
-    check_labels(settings.labels)
+    check_labels(settings.labels, settings.text_column)
     for path in (output, output.with_suffix(".metrics.json")):
         check_output(path, "--output", [settings.labels.path], replaces=force)
 
@@ -66,7 +66,7 @@ def train_quality(output: Path, settings: TrainQualitySettings) -> TrainedMetric
     """
     from sklearn.metrics import average_precision_score, precision_recall_fscore_support, roc_auc_score
 
-    all_texts, all_positive = read_labels(settings.labels)
+    all_texts, all_positive = read_labels(settings.labels, settings.text_column)
     rows = unique(all_texts, all_positive)
     texts, positive = np.array(all_texts, dtype=object)[rows], all_positive[rows]
     train, held_out = split(positive, settings.held_out, settings.seed)

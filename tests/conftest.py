@@ -187,9 +187,9 @@ def reach(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], No
     """Return the function that sets the environment for a server's URL, with nothing left of another."""
 
     def set_environment(url: str, cache: Path | None = None) -> None:
-        from fineweb_mask.tasks.storage.remote import retries
+        from fineweb_mask.tasks.storage.remote import errors
 
-        monkeypatch.setattr(retries, "LONGEST_WAIT_SECONDS", 0.2)
+        monkeypatch.setattr(errors, "LONGEST_WAIT_SECONDS", 0.2)
         for name in [name for name in os.environ if name.startswith("AWS_")]:
             monkeypatch.delenv(name)
         for name, value in environment(url).items():

@@ -6,7 +6,6 @@ from functools import cache
 
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.tasks.workspace.job import StageJob
-from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 
@@ -51,7 +50,7 @@ def work_on(job_type: str, job: str) -> str:
 def _open_workspace(root: str) -> Workspace:
     """Open a workspace for the life of this process."""
     workspace = Workspace(root)
-    if workspace.url is None and not workspace.exists(LastRun.path(workspace)):
+    if workspace.url is None and not workspace.is_started:
         raise WorkspaceError(
             f"node {socket.gethostname()} does not see the workspace {root}: put it at a URL, such as "
             "s3://bucket/name, or into a folder that all nodes share"

@@ -71,7 +71,7 @@ def export(
         dataset=read_provenance(found).content,
         place=found.url,
         settings=settings,
-        output=str(folder.absolute()),
+        elsewhere=str(folder.absolute()),
     )
     current = job.current()
     begin("interrupted")

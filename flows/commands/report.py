@@ -29,12 +29,13 @@ def report(
     *,
     by: Annotated[
         list[str] | None,
-        typer.Option(help="Also break the selection down by this column of the source (repeatable).", metavar="COLUMN"),
+        typer.Option(
+            help="Break the selection and what steps drop down by this column (repeatable).", metavar="COLUMN"
+        ),
     ] = None,
-    sample: Annotated[int | None, typer.Option(help="Number of documents whose vectors are analysed.", min=2)] = None,
     show: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> common.Result:
-    """Write the report of a workspace: what went in, what came out and why. The options are kept for later runs.
+    """Write the report of a workspace: what went in, what came out and why. The columns are kept for later runs.
 
     It is a run of the last recipe, in which nothing else has to be built.
 
@@ -46,11 +47,10 @@ def report(
     from fineweb_mask.tasks.source.columns import ColumnError
 
     opened, last, folder = last_run(workspace)
-    given = {"by": by, "sample": sample}
-    report = last.settings.report.model_dump() | {name: one for name, one in given.items() if one is not None}
-    within = [one for one in last.settings.report.by if "." in one]  # which the documents were made with
-    report["by"] = list(dict.fromkeys([*report["by"], *within]))
-    content = {**last.settings.model_dump(), "workspace": opened.address, "report": report}
+    content = {**last.settings.model_dump(), "workspace": opened.address}
+    if by is not None:
+        within = [one for one in last.settings.report.by or [] if "." in one]  # which the documents were made with
+        content["report"] = {"by": list(dict.fromkeys([*by, *within]))}
     settings = validate(PipelineSettings, content)
     with chdir(folder):
         try:

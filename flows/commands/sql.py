@@ -67,7 +67,6 @@ def sql(
     if output is not None:
         check_output(output, "--output", [workspace], replaces=force)
     opened = Workspace(require_writable(reject_credentials(workspace)))
-    opened.check_reachable()
     ensure_views_local(opened)
     _ensure_catalog(opened, workspace)
     begin("interrupted")

@@ -37,8 +37,9 @@ def train_quality(
     from fineweb_mask.tasks.train_quality import train_quality as train
 
     set_environment()
-    labels = {"path": str(source), "text_column": text_column, "score_column": score_column, "threshold": threshold}
-    content = {"labels": labels, "lowercase": lowercase, "held_out": held_out, "epochs": epochs, "seed": seed}
+    labels = {"path": str(source), "score_column": score_column, "threshold": threshold}
+    content = {"labels": labels, "text_column": text_column, "lowercase": lowercase, "held_out": held_out}
+    content |= {"epochs": epochs, "seed": seed}
     settings = validate(TrainQualitySettings, content)
     check_training(output, settings, force=force)
     begin("interrupted; run the same command again")

@@ -24,9 +24,9 @@ def status(workspace: Annotated[str, typer.Argument(help="Workspace folder or UR
 
     Example: fineweb-mask status workspaces/sample
     """
-    from fineweb_mask.flows.status.inspection import workspace_status
+    from fineweb_mask.flows.status.inspection import inspect_workspace, status_of
 
-    found = workspace_status(workspace)
+    found = status_of(inspect_workspace(workspace))
     return Result(found, partial(print_status, found))
 
 

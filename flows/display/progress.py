@@ -49,7 +49,7 @@ class StageProgress:
 
     def end(self, job: str, file: StageFile | None) -> None:
         """Count a job that has ended, and what it made; None if its shard was quarantined."""
-        from fineweb_mask.tasks.registry import documents_through
+        from fineweb_mask.tasks.registry import DOCUMENTS
 
         self.shares.pop(job, None)
         self.steps.pop(job, None)
@@ -58,7 +58,8 @@ class StageProgress:
         if file is None:
             self.quarantined += 1
             return
-        documents, _ = documents_through(file) or (0, 0)
+        count = DOCUMENTS.get(file.stage)
+        documents = 0 if count is None else count(file)
         self.documents += documents
         if not file.cached:
             self.since = min(self.since, self.until - file.seconds)

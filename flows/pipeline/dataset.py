@@ -4,7 +4,6 @@ from pathlib import Path
 
 from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.flows.pipeline.selection import SelectedShards
-from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.dataset.partition import partition_jobs
 from fineweb_mask.tasks.export import ExportJob
 from fineweb_mask.tasks.materialize import MaterializeJob
@@ -32,9 +31,8 @@ def materialize(run: Run, selection: SelectedShards) -> StageFile:
 
 def export(run: Run, dataset: StageFile) -> dict[str, Path]:
     """Write the training files of the dataset, and return their folders by name."""
-    output = Output.of(run.workspace, run.settings.materialize)
     jobs = [
-        ExportJob(root=run.root, dataset=dataset.fingerprint, place=output.display_path, settings=settings)
+        ExportJob(root=run.root, dataset=dataset.fingerprint, place=run.output.display_path, settings=settings)
         for settings in run.settings.materialize.export
     ]
     run.all(jobs)

@@ -19,14 +19,12 @@ from fineweb_mask.tasks.source.columns import (
     check_columns,
     check_text_column,
     columns_of,
-    named_columns,
+    remembered_columns,
     settle,
 )
 from fineweb_mask.tasks.source.discovery import Source, SourceShard, find_files, find_source
 from fineweb_mask.tasks.source.inventory import Inventory
 from fineweb_mask.tasks.storage.atomic import check_can_write
-from fineweb_mask.tasks.workspace.records.columns import remember_columns, remembered_columns
-from fineweb_mask.tasks.workspace.references import digest
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 LOOKED_AT = 16
@@ -82,7 +80,6 @@ def find_inputs(settings: PipelineSettings) -> Inputs:
     if settings.ingest.near_dedup == "minhash":
         load_rensa()
     workspace = Workspace(settings.workspace)
-    workspace.check_reachable()
     workspace.check_is_ours()
     find_lists(settings.ingest.exclude)
     written = {"workspace": workspace.address}
@@ -100,7 +97,7 @@ def find_inputs(settings: PipelineSettings) -> Inputs:
     if (targets := settings.selection.targets) is not None:
         files = find_files(targets.path, "selection.targets.path")
         _check_readable(files, "selection.targets.path")
-        check_text_column(files, "selection.targets.path", targets.text_column)
+        check_text_column(files, "selection.targets.path")
     check_apart(written, [settings.source.path])  # a folder around the workspace may take long to list
     source = find_source(settings.source)
     shards = _with_columns(workspace, source.shards, settings)
@@ -134,22 +131,6 @@ def doubts(found: Inputs, settings: PipelineSettings, source: Inventory) -> list
 
 def _with_columns(workspace: Workspace, shards: list[SourceShard], settings: PipelineSettings) -> list[SourceShard]:
     """Return the files with the columns that all documents have: those of an earlier run, while the corpus grows."""
-    if (columns := remembered_columns(workspace, _columns_key(settings), _files(shards))) is not None:
+    if (columns := remembered_columns(workspace, settings, shards)) is not None:
         return [shard.model_copy(update={"columns": columns}) for shard in shards]
-    return settle(shards, settings.source, [column for _, column, _ in named_columns(settings)])
-
-
-def remember(workspace: Workspace, shards: list[SourceShard], settings: PipelineSettings) -> None:
-    """Remember the columns that all documents have."""
-    if shards and shards[0].columns is not None:
-        remember_columns(workspace, _columns_key(settings), _files(shards), shards[0].columns)
-
-
-def _columns_key(settings: PipelineSettings) -> str:
-    """Return a digest of what the columns depend on, beside the files."""
-    source, paths = settings.source, {column for _, column, _ in named_columns(settings) if "." in column}
-    return digest([source.text_column, source.id_column, source.extra_columns, sorted(paths)])
-
-
-def _files(shards: list[SourceShard]) -> list[tuple[str, str]]:
-    return [(shard.name, shard.fingerprint) for shard in shards]
+    return settle(shards, settings.source, list(settings.named_columns.values()))

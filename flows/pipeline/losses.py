@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.models.errors import DataError
-from fineweb_mask.models.losses import WIPED_SHARE, Wiped
+from fineweb_mask.models.losses import Wiped
 from fineweb_mask.tasks.losses import LossesJob, wiped_groups
 from fineweb_mask.tasks.workspace.references import ShardFiles
 
@@ -20,6 +20,7 @@ REMEDIES = {
     "ingest.copies.prefer to keep its copies, or in ingest.copies.exempt, or set ingest.near_threshold higher",
     "same_url": "name the group first in ingest.copies.prefer to keep its pages, or in ingest.copies.exempt, or set "
     "ingest.url_dedup to false",
+    "excluded": "name less in the lists of ingest.exclude",
     "bad_vector": "use another embedding.model",
 }
 """What to do about a group that a step wipes out."""
@@ -37,18 +38,17 @@ def watch_groups(run: Run, shards: Sequence[ShardFiles]) -> None:
     WipedGroupError
         If there are some, and `ingest.on_wiped_group` is `stop`.
     SettingsError
-        If a column of `ingest.groups` has too many values.
+        If a column of `report.by` has too many values.
     """
-    ingest, told = run.settings.ingest, wiped_groups(run.losses)
-    job = LossesJob(root=run.root, shards=list(shards), groups=ingest.groups, share=WIPED_SHARE)
-    run.losses = run.one(job)
+    told = wiped_groups(run.losses)
+    run.losses = run.one(LossesJob(root=run.root, shards=list(shards), by=run.settings.report.by))
     wiped = [one for one in wiped_groups(run.losses) if one not in told]
     if not wiped or not run.remembers:  # or it is only looked at
         return
     count = run.losses.details["wiped_groups"] - len(told)
     if run.ui is not None:
         run.ui.on_wiped(wiped)
-    if ingest.on_wiped_group == "stop":
+    if run.settings.ingest.on_wiped_group == "stop":
         raise WipedGroupError(
             f"{_named(wiped, count)}: {REMEDIES[wiped[0].step]}; or set ingest.on_wiped_group to warn"
         )

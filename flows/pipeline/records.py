@@ -8,7 +8,6 @@ from pathlib import Path
 from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.flows.pipeline.selection import SelectedShards
 from fineweb_mask.flows.summary import RunSummary
-from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.registry import STAGES
 from fineweb_mask.tasks.select import SelectJob
 from fineweb_mask.tasks.storage.atomic import disk_errors_explained
@@ -89,7 +88,7 @@ def summarize(run: Run, selection: SelectedShards, exports: Mapping[str, Path]) 
     """Return the summary of a run that ended with the report, and publish it in the Prefect UI."""
     counts = selection.counts
     objective, terms = mean_terms(selection.groups)
-    dataset = Output.of(run.workspace, run.settings.materialize).display_path
+    dataset = run.output.display_path
     summary = RunSummary.of(
         run.workspace,
         run.quarantined,

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from fineweb_mask.flows.summary import StageSummary
 from fineweb_mask.models.settings import PipelineSettings
+from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.fit import sampled_shards
 from fineweb_mask.tasks.registry import STAGES
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.workspace.job import (
     BadShardError,
-    ShardJob,
     StageJob,
     StageTask,
     record_seconds,
@@ -132,6 +132,7 @@ class Run:
         self.shards = PerShard({shard.name: shard for shard in shards})
         self.models = models
         self.listing = listing
+        self.output = Output.of(workspace, settings.materialize)  # where the dataset is written
         self.refit = frozenset(refit)
         self.sample = sampled_shards(workspace, list(self.shards), refit=self.refit)  # names of shards to fit on
         self.quarantined: dict[str, str] = {}  # in which stage each bad shard failed, and why
@@ -219,7 +220,7 @@ class Run:
         """Return a job's output if it is current and is not built again, else None."""
         return None if job.force else job.current(self.listing)
 
-    def files_of(self, job: ShardJob) -> Files:
+    def files_of(self, job: StageJob) -> Files:
         """Return the files of a finished job, by shard; they may be newer than the listing."""
         return PerShard({file.name: file for file in job.shard_files(self.listing) or job.shard_files() or []})
 

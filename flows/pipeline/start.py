@@ -14,7 +14,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from fineweb_mask.flows.cluster.cluster import RayCluster
 from fineweb_mask.flows.display.prefect_ui import published_to_ui
 from fineweb_mask.flows.pipeline.fit import REFITTED, Refit
-from fineweb_mask.flows.pipeline.inputs import check_inputs, doubts, remember
+from fineweb_mask.flows.pipeline.inputs import check_inputs, doubts
 from fineweb_mask.flows.pipeline.records import recorded
 from fineweb_mask.flows.pipeline.run import Run, Share
 from fineweb_mask.flows.pipeline.task_runs import TaskRuns, in_one_line
@@ -22,6 +22,7 @@ from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.stopping import clear_stop_request, request_stop
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.processes.workers import end_workers
+from fineweb_mask.tasks.source.columns import remember_columns
 from fineweb_mask.tasks.source.inventory import take_inventory
 from fineweb_mask.tasks.storage.atomic import disk_errors_explained, remove_file
 from fineweb_mask.tasks.storage.parquet import DamagedFileError
@@ -119,9 +120,9 @@ def start_run(
         closing(RayCluster()) if settings.engine.kind == "ray" else nullcontext() as cluster,
     ):
         with workspace.alone():
-            if keep or not workspace.exists(LastRun.path(workspace)):
+            if keep or not workspace.is_started:
                 LastRun(settings=settings, folder=str(Path.cwd()), source=inventory.model_dump()).save(workspace)
-        remember(workspace, shards, settings)
+        remember_columns(workspace, settings, shards)
         clear_stop_request()
         context = FlowRunContext.get()
         name = context.flow.name if context and context.flow else "curate"

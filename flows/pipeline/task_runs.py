@@ -213,6 +213,6 @@ def _names(value: object) -> Iterator[str]:
 
 def _is_retried(_task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
     error = state.result(raise_on_failure=False)
-    if isinstance(error, UnansweredError):  # its operations were retried already, for `retries.PATIENCE_SECONDS`
+    if isinstance(error, UnansweredError):  # its operations were retried already, for `errors.PATIENCE_SECONDS`
         return run.run_count <= UNANSWERED_RETRIES
     return isinstance(error, BaseException) and is_transient(error)

@@ -8,7 +8,8 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from fineweb_mask.flows.ledger.answers import WhySummary, explained
+from fineweb_mask.flows import ledger
+from fineweb_mask.flows.ledger import WhySummary
 from fineweb_mask.flows.status.catalog import ensure_catalog
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.models.urls import reject_credentials, require_writable
@@ -74,7 +75,7 @@ class OpenedWorkspace:
         StatusError
             If the source or models of the last run are out of reach.
         """
-        return explained(self._workspace.address, documents)
+        return ledger.why(self._workspace.address, documents)
 
     @cached_property
     def settings(self) -> PipelineSettings:

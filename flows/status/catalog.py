@@ -12,7 +12,7 @@ from fineweb_mask.flows.pipeline.records import shard_files
 from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.flows.status.inspection import StatusError, inspect_recipe, inspect_workspace, last_run
 from fineweb_mask.models.errors import WorkspaceError
-from fineweb_mask.tasks.dataset.output import MATERIALIZE, Output
+from fineweb_mask.tasks.dataset.output import MATERIALIZE
 from fineweb_mask.tasks.materialize import MaterializeJob, recipe_recorded
 from fineweb_mask.tasks.workspace.manifest import PROVENANCE
 from fineweb_mask.tasks.workspace.records.runs import run_records
@@ -37,9 +37,8 @@ def ensure_catalog(folder: str) -> str:
         return ""
     try:
         found, note = inspect_workspace(folder), ""
-        output = _output_of(found)
-        record = output.folder / PROVENANCE
-        if not _made_the_dataset(found) and output.whole() is not None:
+        record = found.output.folder / PROVENANCE
+        if not _made_the_dataset(found) and found.output.whole() is not None:
             if is_newer_than(workspace, record):
                 return UNFINISHED
             earlier = of_the_dataset(found)
@@ -59,7 +58,7 @@ def ensure_catalog(folder: str) -> str:
 def of_the_dataset(last: Run) -> Run | None:
     """Return a run that has looked at what the dataset was made of, if it is not of the last run; None if not known."""
     workspace = last.workspace
-    record = _output_of(last).whole()
+    record = last.output.whole()
     if record is None or _made_the_dataset(last):
         return None
     sources = {source["relative"] for source in record.details["sources"]}
@@ -74,11 +73,6 @@ def of_the_dataset(last: Run) -> Run | None:
                     if _made_the_dataset(found := inspect_recipe(workspace, recipe, sources)):
                         return found
     return None
-
-
-def _output_of(run: Run) -> Output:
-    with chdir(last_run(run.workspace.address)[2]):  # its folder may be relative
-        return Output.of(run.workspace, run.settings.materialize)
 
 
 def _made_the_dataset(found: Run) -> bool:

@@ -20,11 +20,9 @@ from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.models.urls import reject_credentials, require_writable
-from fineweb_mask.tasks.dataset.output import Output
-from fineweb_mask.tasks.dataset.partition import PartitionJob
 from fineweb_mask.tasks.dedup.duplicates import DedupJob
 from fineweb_mask.tasks.embed import EmbedJob
-from fineweb_mask.tasks.registry import STAGES, stages_shown_as
+from fineweb_mask.tasks.registry import PIPELINE, STAGES
 from fineweb_mask.tasks.score import ScoreJob
 from fineweb_mask.tasks.source.inventory import take_inventory
 from fineweb_mask.tasks.storage.atomic import disk_errors_explained
@@ -115,7 +113,7 @@ def open_workspace(folder: str | Path) -> Workspace:
     """
     try:
         workspace = Workspace(require_writable(reject_credentials(str(folder))))
-        is_started = workspace.exists(LastRun.path(workspace))
+        is_started = workspace.is_started
     except (OSError, ValueError) as error:
         raise StatusError(str(error)) from error
     if not is_started:
@@ -181,17 +179,6 @@ def inspect_recipe(workspace: Workspace, settings: PipelineSettings, only: Conta
     return run
 
 
-def workspace_status(folder: str | Path) -> WorkspaceStatus:
-    """Return the state of every stage, under the recipe of the workspace's last run.
-
-    Raises
-    ------
-    StatusError
-        If the folder is no workspace, or its source or models are out of reach.
-    """
-    return status_of(inspect_workspace(folder))
-
-
 def status_of(found: Run) -> WorkspaceStatus:
     """Return the state of the stages that take part in the recipe that was looked at, in their order."""
     stages = [stage for stage in STAGES if stage != "export" or found.settings.materialize.export]
@@ -205,11 +192,7 @@ def status_of(found: Run) -> WorkspaceStatus:
 
 def _stage(run: Run, stage: str) -> StageStatus:
     workspace, settings, ingest = run.workspace, run.settings, run.settings.ingest
-    files = [
-        (job, file)
-        for job, file in run.found[stage]
-        if file is not None and not job.stage.interim and not isinstance(job, PartitionJob)
-    ]
+    files = [(job, file) for job, file in run.found[stage] if file is not None and not job.stage.interim]
     seconds = sum(run.recorded_seconds.get(job.key.fingerprint, 0.0) for job, _ in files)
     if stage == DedupJob.stage.name:  # what is made of single shards is a part of one product
         files = [(job, file) for job, file in files if isinstance(job, DedupJob)]
@@ -225,12 +208,13 @@ def _stage(run: Run, stage: str) -> StageStatus:
     wanted = of_corpus.get(stage, len(names | (run.shards.keys() - run.quarantined.keys())))
     stale = 0
     if stage == "materialize":
-        stale = int(not files and Output.of(workspace, settings.materialize).whole() is not None)
+        stale = int(not files and run.output.whole() is not None)
     elif stage == "report":
-        stale = int(not files and workspace.exists(workspace.reports))
+        stale = int(not files and bool(workspace.sizes("reports", suffix="")))
     elif stage not in {"fit", "export"}:
         reached = {workspace.relative(path) for job, _ in run.found[stage] for path in job.paths()}
-        folders = {folder for one in stages_shown_as(stage) if not one.interim for folder in one.folders}
+        shown = [task.stage for task in PIPELINE if task.stage.shown_as == stage and not task.stage.interim]
+        folders = {folder for one in shown for folder in one.folders}
         stale = sum(path not in reached for folder in folders for path in workspace.sizes(folder))
     rows = sum(file.rows for job, file in files if job.shard_names or stage in of_corpus)  # of each document once
     return StageStatus(
@@ -256,7 +240,7 @@ def finished_run(settings: PipelineSettings) -> RunSummary | None:
         None if there is a job to do, or was never a run; nothing is done then.
     """
     workspace = Workspace(settings.workspace)
-    if not workspace.exists(LastRun.path(workspace)):
+    if not workspace.is_started:
         return None
     inputs = find_inputs(settings)
     inventory = take_inventory(inputs.source, settings.source)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from safetensors import SafetensorError
@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # takes seconds to import, and the built-in encoder does with
     from sentence_transformers import SentenceTransformer
 
 
-class TokenVectorEncoder(Encoder[TokenIds]):
+class TokenVectorEncoder(Encoder):
     """Take the mean of one vector per token, of `weights` (vocabulary, dimensions), as the built-in encoder does.
 
     It computes in float32 on the CPU, because most of the work is tokenising.
@@ -39,7 +39,6 @@ class TokenVectorEncoder(Encoder[TokenIds]):
         model_limit = truncation["max_length"] if truncation else None
         self._max_tokens = model_limit if settings.max_tokens is None else settings.max_tokens
         self._prompt = prompt
-        self._precision = settings.precision
 
     def tokenise(self, texts: Sequence[str]) -> TokenIds:
         """Return the token ids that the model reads of each text."""
@@ -53,7 +52,7 @@ class TokenVectorEncoder(Encoder[TokenIds]):
         with torch.inference_mode():
             starts = torch.from_numpy(tokens.starts).int()
             vectors = embedding_bag(torch.from_numpy(tokens.ids), self._weights, starts, mode="mean")
-            return encoded(vectors, self._precision)
+            return encoded(vectors)
 
 
 DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # names used by SentenceTransformer.encode_document
@@ -66,7 +65,7 @@ def load_encoder(
     *,
     compute: torch.dtype | None = None,
     batch_tokens: int | None = None,
-) -> Encoder[Any]:
+) -> Encoder:
     """Load a model of one vector per token, or of a transformer of texts.
 
     Parameters
@@ -74,7 +73,7 @@ def load_encoder(
     model
         Folder or hub name. Weights are read only from safetensors, and code of the model is not run.
     settings
-        Prompt, tokens per document and precision.
+        Prompt, and tokens per document.
     device
         `auto` (a GPU if there is one, else the CPU), `cpu`, `cuda` or `cuda:N`.
     compute, batch_tokens

@@ -27,7 +27,7 @@ BATCH_TOKENS = {"cpu": 2_048, "cuda": 65_536}
 """Tokens per forward pass, padding included; on a CPU, the activations of more tokens do not fit into the caches."""
 
 
-class TransformerEncoder(Encoder[TokenIds]):
+class TransformerEncoder(ForwardPasses, Encoder):
     """Run a sentence-transformers model with a text transformer as its first module.
 
     The model is on `device`, and is converted in place to the type that it computes in. Another model, or more tokens
@@ -68,8 +68,7 @@ class TransformerEncoder(Encoder[TokenIds]):
                 "another, or save its part for documents as a sentence-transformers model"
             )
         self.dimensions = int(model.get_embedding_dimension() or 0)
-        self.device = device
-        self._passes = ForwardPasses(
+        super().__init__(
             tokenizer,
             max_tokens=_tokens_read(transformer, settings.max_tokens),
             batch_tokens=batch_tokens or BATCH_TOKENS[torch.device(device).type],
@@ -86,11 +85,10 @@ class TransformerEncoder(Encoder[TokenIds]):
                 if isinstance(module, nn.Linear):
                     module.to(dtype)
             self._autocast = torch.autocast("cpu", dtype)
-        self._precision = settings.precision
 
     def tokenise(self, texts: Sequence[str]) -> TokenIds:
         """Return the token ids that the model reads of each text."""
-        return self._passes.tokenise([self._prompt + text for text in texts])
+        return super().tokenise([self._prompt + text for text in texts])
 
     def encode_tokens(self, tokens: TokenIds) -> Callable[[], Encoded]:
         """Run the model on the tokens of each text."""
@@ -100,7 +98,7 @@ class TransformerEncoder(Encoder[TokenIds]):
                 output: Tensor = self._model({**batch, "prompt_length": self._prompt_tokens})["sentence_embedding"]
             return output[:, : self.dimensions]  # the model computes more if it has a `truncate_dim`
 
-        return encoded(self._passes.run(tokens, self.dimensions, forward), self._precision)
+        return encoded(self.run(tokens, self.dimensions, forward))
 
 
 def _tokens_read(transformer: Transformer, wanted: int | None) -> int:

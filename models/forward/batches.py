@@ -95,7 +95,7 @@ def padded_batches(
 
 
 class ForwardPasses:
-    """What runs a transformer on texts: its tokenizer, and a budget of tokens per forward pass.
+    """A transformer on texts: its tokenizer, and a budget of tokens per forward pass.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ class ForwardPasses:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._padding = tokenizer.pad_token_id or 0
-        self._device, self._budget = device, batch_tokens
+        self.device, self._budget = device, batch_tokens
         self._lock = threading.Lock()  # held while the model runs
         self._max_tokens = max_tokens
 
@@ -135,8 +135,8 @@ class ForwardPasses:
         returns (b, columns).
         """
         with self._lock, torch.inference_mode():
-            batch = padded_batches(tokens, self._padding, self._device)
-            made = torch.zeros((len(tokens.lengths), columns), device=self._device)
+            batch = padded_batches(tokens, self._padding, self.device)
+            made = torch.zeros((len(tokens.lengths), columns), device=self.device)
 
             def add(rows: NDArray[np.int64]) -> None:
                 index, arguments = batch(rows)

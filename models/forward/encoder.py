@@ -5,24 +5,24 @@ Tokenising and forward passes are separate methods, so that they can run at the 
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-Tokenised = TypeVar("Tokenised")
+from fineweb_mask.models.forward.tokens import TokenIds
 
 
 class Encoded(NamedTuple):
     """Unit vectors of n documents."""
 
-    vectors: NDArray[np.floating[Any]]  # (n, dimensions), float32 or float16; unit norm, zeros where bad
+    vectors: NDArray[np.float32]  # (n, dimensions); unit norm, zeros where bad
     bad: NDArray[np.bool_]  # (n,) true if the model returned a zero or non-finite vector
 
 
-class Encoder(ABC, Generic[Tokenised]):
+class Encoder(ABC):
     """Encode texts as unit vectors.
 
     `tokenise` may run in any thread; `encode_tokens` in one thread at a time.
@@ -35,11 +35,11 @@ class Encoder(ABC, Generic[Tokenised]):
     """Number of values in a vector."""
 
     @abstractmethod
-    def tokenise(self, texts: Sequence[str]) -> Tokenised:
-        """Return the argument of `encode_tokens` for n texts, computed on the CPU."""
+    def tokenise(self, texts: Sequence[str]) -> TokenIds:
+        """Return the token ids that the model reads of each text, computed on the CPU."""
 
     @abstractmethod
-    def encode_tokens(self, tokens: Tokenised) -> Callable[[], Encoded]:
+    def encode_tokens(self, tokens: TokenIds) -> Callable[[], Encoded]:
         """Start the forward passes; return a function that waits for the n vectors, in the order of the texts."""
 
     def encode(self, texts: Sequence[str]) -> Encoded:
@@ -47,22 +47,15 @@ class Encoder(ABC, Generic[Tokenised]):
         return self.encode_tokens(self.tokenise(texts))()
 
 
-def unit_rows(vectors: Tensor) -> tuple[Tensor, Tensor]:
-    """Scale rows (n, d) to norm 1: (n, d) float32; a zero or non-finite row becomes zero and is flagged, (n,) bool."""
+def encoded(vectors: Tensor) -> Callable[[], Encoded]:
+    """Scale rows (n, d) to norm 1, and copy them to the host, from a GPU in the background.
+
+    A zero or non-finite row becomes zero and is flagged. The function that is returned waits for them.
+    """
     vectors = vectors.float()
     norms = torch.linalg.vector_norm(vectors, dim=1)
     bad = ~torch.isfinite(norms) | (norms < torch.finfo(torch.float32).tiny)
-    unit = vectors / torch.where(bad, 1.0, norms)[:, None]
-    return unit.masked_fill_(bad[:, None], 0.0), bad
-
-
-def encoded(vectors: Tensor, precision: str = "float32") -> Callable[[], Encoded]:
-    """Scale vectors (n, d) to norm 1, and copy them to the host in a precision, from a GPU in the background.
-
-    The function that is returned waits for them.
-    """
-    unit, bad = unit_rows(vectors)
-    unit = unit.to(getattr(torch, precision))
+    unit = (vectors / torch.where(bad, 1.0, norms)[:, None]).masked_fill_(bad[:, None], 0.0)
     if vectors.device.type != "cuda":
         return lambda: Encoded(unit.numpy(), bad.numpy())
     hosts = [

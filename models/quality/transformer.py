@@ -36,7 +36,7 @@ BATCH_TOKENS = 16_384
 """Tokens per forward pass, padding included; halved if the device runs out of memory."""
 
 
-class TransformerScorer:
+class TransformerScorer(ForwardPasses):
     """A model and its tokenizer, from the folder `model_path`: safetensors only, and code of the model is not run.
 
     Parameters
@@ -68,8 +68,8 @@ class TransformerScorer:
     def __init__(
         self, settings: TransformerSettings, model_path: str, device: str = "auto", batch_tokens: int | None = None
     ) -> None:
-        self.settings, self.device = settings, choose_device(device)
-        self._model = self._load_model(model_path).to(self.device).eval()
+        self.settings, device = settings, choose_device(device)
+        self._model = self._load_model(model_path, device).to(device).eval()
         tokenizer = _load_tokenizer(model_path)
         allowed = min(tokenizer.model_max_length, getattr(self._model.config, "max_position_embeddings", 512))
         if settings.max_tokens is not None and settings.max_tokens > allowed:
@@ -77,18 +77,14 @@ class TransformerScorer:
                 f"scorer {settings.name!r}: its model reads {allowed} tokens, max_tokens is {settings.max_tokens}: "
                 f"set it to at most {allowed}"
             )
-        self.passes = ForwardPasses(
+        super().__init__(
             tokenizer,
             max_tokens=settings.max_tokens or min(allowed, self.usual_tokens or allowed),
             batch_tokens=batch_tokens or self.batch_tokens,
-            device=self.device,
+            device=device,
         )
 
-    def tokenise(self, texts: Sequence[str]) -> TokenIds:
-        """Return the token ids that the model reads of each text; may be called from any thread."""
-        return self.passes.tokenise(texts)
-
-    def _load_model(self, folder: str) -> Any:  # noqa: ANN401 - transformers' own
+    def _load_model(self, folder: str, device: str) -> Any:  # noqa: ANN401 - transformers' own
         if not any(Path(folder).glob("*.safetensors")):
             raise ModelError(
                 f"the model {folder!r} has no safetensors, and other weights are never loaded: save it as safetensors"
@@ -96,7 +92,7 @@ class TransformerScorer:
         try:
             model, loading = self.loader.from_pretrained(
                 folder,
-                dtype=torch.bfloat16 if self.device.startswith("cuda") else torch.float32,
+                dtype=torch.bfloat16 if device.startswith("cuda") else torch.float32,
                 use_safetensors=True,
                 trust_remote_code=False,
                 local_files_only=True,
@@ -121,7 +117,7 @@ def _load_tokenizer(folder: str) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-class EduScorer(TransformerScorer, Encoder[TokenIds]):
+class EduScorer(TransformerScorer, Encoder):
     """Score a text with the output of a sequence-classification model, unchanged; FineWeb-Edu's is about 0 to 5.
 
     As an encoder, it takes the last hidden state of a text's first token. A model of several outputs raises ModelError.
@@ -157,7 +153,7 @@ class EduScorer(TransformerScorer, Encoder[TokenIds]):
             assert hidden is not None  # noqa: S101 - the hook has run
             return torch.cat([outputs, hidden[:, 0].float()], dim=1)
 
-        made = self.passes.run(tokens, 1 + self.dimensions, forward)
+        made = self.run(tokens, 1 + self.dimensions, forward)
         return made[:, 0].cpu().numpy(), encoded(made[:, 1:])
 
     def _keep_hidden(self, _module: object, _arguments: object, output: Any) -> None:  # noqa: ANN401
@@ -188,4 +184,4 @@ class PerplexityScorer(TransformerScorer):
                     found[row] = -cross_entropy(logits[row, :predicted].float(), ids)
             return found
 
-        return self.passes.run(self.tokenise(texts), 1, forward)[:, 0].cpu().numpy()
+        return self.run(self.tokenise(texts), 1, forward)[:, 0].cpu().numpy()

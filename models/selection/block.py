@@ -26,8 +26,7 @@ from fineweb_mask.models.selection.metrics.base import Linear, Metric, metric_cl
 from fineweb_mask.models.selection.metrics.facility import list_length
 from fineweb_mask.models.selection.near_duplicates import without_near_duplicates
 from fineweb_mask.models.selection.neighbours import Neighbours, nearest
-from fineweb_mask.models.selection.objective import Objective
-from fineweb_mask.models.selection.ranges import Ranges, Term
+from fineweb_mask.models.selection.objective import Objective, Ranges, Term
 from fineweb_mask.models.selection.solvers.mean_field import solve_mean_field
 from fineweb_mask.models.selection.solvers.policy_gradient import solve_policy_gradient
 from fineweb_mask.models.selection.solvers.problem import Problem, Solution
@@ -132,10 +131,10 @@ class BlockSolver:
                 metric.gradient(torch.full((n,), self._limit / int(self._costs.sum()), device=device))
         self.weights = settings.metric_weights | {name: weight for name, (_, weight) in own_metrics.items()}
         if ranges is not None:
-            if ranges.metrics.keys() != self.weights.keys():
+            if ranges.keys() - {"quality"} != self.weights.keys():
                 raise SelectionInputError(
                     f"ranges must be of the settings' metrics {sorted(self.weights)}, they are of "
-                    f"{sorted(ranges.metrics)}"
+                    f"{sorted(ranges.keys() - {'quality'})}"
                 )
             self.ranges = ranges
 
@@ -181,7 +180,7 @@ class BlockSolver:
             elif not is_all:
                 highest = self._highest(metric)
             terms[name] = Term.between(random, random if is_all else highest)
-        return Ranges(terms.pop("quality"), terms)
+        return terms
 
     def _highest(self, metric: Metric) -> float:
         """Return the highest value that a short search finds."""
@@ -195,11 +194,23 @@ class BlockSolver:
     @cached_property
     def objective(self) -> Objective:
         """Quality and metrics, weighed as `lamb` asks."""
-        lamb, scales = self.settings.lamb, {"quality": self.ranges.quality, **self.ranges.metrics}
+        lamb = self.settings.lamb
         weights = {"quality": lamb} | {name: (1 - lamb) * weight for name, weight in self.weights.items()}
-        weights = {name: weights[name] * term.factor for name, term in scales.items()}
-        constant = -sum(weights[name] * term.base for name, term in scales.items())
+        weights = {name: weights[name] * term.factor for name, term in self.ranges.items()}
+        constant = -sum(weights[name] * term.base for name, term in self.ranges.items())
         return Objective(self.budget, self.metrics, weights, constant)
+
+    @cached_property
+    def random_objective(self) -> float:
+        """J expected of a uniform random subset."""
+        terms, lamb = self.scaled({name: term.random for name, term in self.ranges.items()}), self.settings.lamb
+        return lamb * terms["quality"] + (1 - lamb) * terms["diversity"]
+
+    def scaled(self, raw: Mapping[str, float]) -> dict[str, float]:
+        """Return quality and diversity as they enter J, of the raw values of the quality and every metric."""
+        scaled = {name: term.scaled(raw[name]) for name, term in self.ranges.items()}
+        diversity = sum(weight * scaled[name] for name, weight in self.weights.items())
+        return {"quality": scaled["quality"], "diversity": diversity}
 
     def solve(self) -> Solution:
         """Maximise the objective, or what the solver maximises instead."""
@@ -216,25 +227,24 @@ class BlockSolver:
 
     def selection(self, solution: Solution) -> Selection:
         """Evaluate and prove a solution."""
-        mask, lamb, ranges = solution.mask, self.settings.lamb, self.ranges
+        mask = solution.mask
         if not mask.any():
             raise SelectionInputError(
                 f"solver {self.settings.solver} selected nothing: no document it may take fits the budget: raise it"
             )
         raw = {name: float(metric.value(mask[None])[0]) for name, metric in self.metrics.items()}
-        raw = {"mean_quality": raw.pop("quality"), **raw}
-        reached, random_objective = self.objective.value_of(mask), ranges.random_objective(lamb, self.weights)
-        bound = None
+        terms = self.scaled(raw) | {"mean_quality": raw.pop("quality"), **raw}
+        reached, bound = self.objective.value_of(mask), None
         if self.settings.solver in BY_GAINS:  # close enough to the optimum for a useful bound
-            bound = prove(self.objective, mask, random_objective)
+            bound = prove(self.objective, mask, self.random_objective)
         return Selection(
             indices=mask.nonzero()[:, 0].cpu().numpy(),
             inclusion=solution.inclusion.float().cpu().numpy(),
             objective=reached,
-            terms=ranges.terms(raw, self.weights),
+            terms=terms,
             upper_bound=bound,
-            gap=relative_gap(reached, bound, random_objective),
-            random_objective=random_objective,
+            gap=relative_gap(reached, bound, self.random_objective),
+            random_objective=self.random_objective,
         )
 
 

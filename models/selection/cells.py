@@ -29,7 +29,7 @@ from fineweb_mask.models.selection.budget import Budget
 from fineweb_mask.models.selection.inputs import checked_features
 from fineweb_mask.models.selection.k_means import fit_centres, nearest_centres
 from fineweb_mask.models.selection.metrics.base import Metric, metric_class
-from fineweb_mask.models.selection.ranges import Ranges, Term
+from fineweb_mask.models.selection.objective import Ranges, Term
 from fineweb_mask.models.selection.shares import divided, whole
 from fineweb_mask.models.settings.selection import METRICS, SelectionSettings
 
@@ -175,7 +175,7 @@ def select_from_cell(
     relative = settings.budget / int(budget.costs.sum()) / plan.rate
     chosen, others = checked_features(plan.vectors, device), torch.as_tensor(plan.cells != cell, device=device)
     chosen_costs, standard = (torch.as_tensor(one, device=device) for one in (plan.costs, plan.standard))
-    for name, term in {"quality": plan.ranges.quality, **plan.ranges.metrics}.items():
+    for name, term in plan.ranges.items():
         metrics[name], base, factor = block.metrics[name], term.base, term.factor
         if name in METRICS and not METRICS[name].is_local:
             kind, typical_of = metric_class(name), Budget.of(chosen_costs, int(chosen_costs.sum()))
@@ -189,5 +189,5 @@ def select_from_cell(
         elif name == "quality":
             factor *= relative
         terms[name] = Term(metrics[name].random_value(budget), base, factor)
-    block.metrics, block.ranges = metrics, Ranges(terms.pop("quality"), terms)
+    block.metrics, block.ranges = metrics, terms
     return block.selection(block.solve())

@@ -1,7 +1,13 @@
-"""Define the objective J(m), a weighted sum of mean quality and diversity metrics."""
+"""Define the objective J(m), a weighted sum of mean quality and diversity metrics, and the scales of its terms (ours).
+
+`normalize: range` maps each term so that 0 is the value of a uniform random subset and 1 the best that the term alone
+can reach: lamb = 0.5 then means the same on every corpus. Both ends of quality are exact. The random end of a metric is
+its `random_value`, its best end is what the solver finds with lamb = 0 (`BlockSolver.ranges`).
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -9,7 +15,30 @@ from torch import Tensor
 from fineweb_mask.models.selection.budget import Budget
 from fineweb_mask.models.selection.metrics.base import Metric
 
+NO_RANGE = 1e-6  # a range below this share of the term's size is float32 rounding: the term is constant
 READABLE = 0.25  # temperature of the inclusion, in standard deviations of the marginal gains
+
+
+class Term(NamedTuple):
+    """The scale of one term of the objective: (raw - base) * factor."""
+
+    random: float  # raw value expected of a uniform random subset
+    base: float = 0.0
+    factor: float = 1.0
+
+    @classmethod
+    def between(cls, low: float, high: float) -> Self:
+        """Map low to 0 and high to 1; a term that does not vary is 0 everywhere."""
+        varies = high - low > NO_RANGE * max(abs(low), abs(high))
+        return cls(low, low, 1 / (high - low) if varies else 0.0)
+
+    def scaled(self, raw: float) -> float:
+        """Return the term as it enters J."""
+        return (raw - self.base) * self.factor
+
+
+Ranges = Mapping[str, Term]
+"""The scales of the quality and of every metric, by name, at one budget: the same for every solver and every `lamb`."""
 
 
 @dataclass(frozen=True, eq=False)

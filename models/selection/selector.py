@@ -10,7 +10,7 @@ from fineweb_mask.models.runtime.threads import same_threads
 from fineweb_mask.models.selection.block import BlockSolver, Selection
 from fineweb_mask.models.selection.inputs import SelectionInputError, SelectorInputs, combined_quality
 from fineweb_mask.models.selection.metrics.base import Metric
-from fineweb_mask.models.selection.ranges import Ranges
+from fineweb_mask.models.selection.objective import Ranges
 from fineweb_mask.models.settings.selection import SelectionSettings
 from fineweb_mask.models.settings.selectors.registry import SELECTORS, missing_inputs
 from fineweb_mask.models.settings.validation import validated
@@ -91,16 +91,11 @@ def select(
         settings = validated(SelectionSettings, {**given, **changes})
     if not settings.metric_weights and not own_metrics:
         raise SelectionInputError("metrics is empty and there are no own_metrics: name at least one")
-    options: dict[str, Any] = {
-        "device": device,
-        "tokens": tokens,
-        "also": also,
-        "own_metrics": own_metrics,
-        "ranges": ranges,
-    }
     if quality_weights is not None or np.ndim(quality) > 1:
         quality = combined_quality(quality, quality_weights)
-    block = BlockSolver(features, quality, settings, **options)
+    block = BlockSolver(
+        features, quality, settings, device=device, tokens=tokens, also=also, own_metrics=own_metrics, ranges=ranges
+    )
     reads = SELECTORS[settings.solver].reads
     has_targets = (block.also.targets if "targets" in reads else block.also.log_weights) is not None
     missing = missing_inputs(settings.solver, has_targets=has_targets, scorers=len(block.also.scores))

@@ -1,10 +1,8 @@
 """Define the settings of the section `embedding`.
 
->>> EmbeddingSettings(model="intfloat/e5-small-v2", prompt="passage: ").precision
-'float16'
+>>> EmbeddingSettings(model="intfloat/e5-small-v2", prompt="passage: ").static_dimensions
+768
 """
-
-from typing import Literal
 
 from pydantic import Field
 
@@ -36,5 +34,4 @@ class EmbeddingSettings(Settings):
         description="Maximum tokens read per document, special tokens included: of a longer one, the first; null: the "
         "model's limit.",
     )
-    precision: Literal["float16", "float32"] = Field("float16", description="Type of the stored vectors.")
     static_dimensions: int = Field(768, ge=2, description="Built-in encoder: dimensions of its vectors.")

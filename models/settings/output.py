@@ -105,12 +105,9 @@ TEXT_IS_NO_GROUP = "the text itself cannot be a group: name another column, such
 class ReportSettings(Settings):
     """What the report shows."""
 
-    by: list[str] = Field(
-        default_factory=list,
-        description="Further columns of the source to group the selection by, such as a page's type.",
-    )
-    sample: int = Field(
-        20_000,
-        ge=2,
-        description="Documents sampled from the source and from the selection, each, to compare their vectors.",
+    by: list[str] | None = Field(
+        None,
+        description="Columns by whose values it is counted what every step drops and what is selected: of text, whole "
+        "numbers or booleans, at most 10,000 values. null: `dump`, and the source's own columns of text with few "
+        "values.",
     )

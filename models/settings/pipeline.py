@@ -21,7 +21,7 @@ from fineweb_mask.models.names import find
 from fineweb_mask.models.settings.base import DeviceName, Settings, WritablePlace
 from fineweb_mask.models.settings.embedding import FROM_QUALITY, EmbeddingSettings
 from fineweb_mask.models.settings.engine import EngineSettings
-from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP, MaterializeSettings, ReportSettings
+from fineweb_mask.models.settings.output import FLAT, TEXT_IS_NO_GROUP, MaterializeSettings, ReportSettings
 from fineweb_mask.models.settings.quality import EduScorerSettings, QualitySettings
 from fineweb_mask.models.settings.selection import BY_GAINS, METRICS, GroupSettings, SelectionSettings
 from fineweb_mask.models.settings.selectors.registry import SELECTORS, missing_inputs
@@ -90,37 +90,37 @@ class PipelineSettings(Settings):
     report: ReportSettings = Field(default_factory=ReportSettings)
     engine: EngineSettings = Field(default_factory=EngineSettings)
 
-    @model_validator(mode="after")
-    def _source_keeps_the_scorers_columns(self) -> Self:
-        kept = self.source.extra_columns
-        if kept == "all":
-            return self
-        for index, scorer in enumerate(self.quality.scorers):
-            for key, column in scorer.source_columns.items():
-                if find(column, {*NUMERIC_COLUMNS, *kept}) is None:
-                    raise ValueError(
-                        f"quality.scorers.{index}.{key}: {column!r} is not read: add it to source.extra_columns"
-                    )
-        return self
-
-    @model_validator(mode="after")
-    def _source_keeps_the_columns_of_groups(self) -> Self:
-        groups, kept = self.selection.groups, self.source.extra_columns
+    @property
+    def named_columns(self) -> dict[str, str]:
+        """The columns of the documents that settings name, by the settings' keys."""
+        groups, layout, copies = self.selection.groups, self.materialize.layout, self.ingest.copies
         named = {
+            f"quality.scorers.{index}.{key}": column
+            for index, scorer in enumerate(self.quality.scorers)
+            for key, column in scorer.source_columns.items()
+        }
+        single = {
             "quality.by": self.quality.by,
             "selection.groups.column": None if groups is None else groups.column,
             "selection.group_column": self.selection.group_column,
-            "ingest.copies.prefer": next(iter(self.ingest.copies.prefer), None),
-            "ingest.copies.exempt": next(iter(self.ingest.copies.exempt), None),
-            **{f"ingest.groups.{index}": column for index, column in enumerate(self.ingest.groups or [])},
+            "ingest.copies.prefer": next(iter(copies.prefer), None),
+            "ingest.copies.exempt": next(iter(copies.exempt), None),
+            "materialize.layout": None if layout == FLAT else layout,
         }
-        for key, column in named.items():
-            if column is not None and find(column, {"text", self.source.text_column}):
+        named |= {key: column for key, column in single.items() if column is not None}
+        return named | {f"report.by.{index}": column for index, column in enumerate(self.report.by or [])}
+
+    @model_validator(mode="after")
+    def _source_keeps_the_columns_that_are_named(self) -> Self:
+        kept = self.source.extra_columns
+        for key, column in self.named_columns.items():
+            known = NUMERIC_COLUMNS if key.startswith("quality.scorers") else LABEL_COLUMNS
+            if known == LABEL_COLUMNS and find(column, {"text", self.source.text_column}):
                 raise ValueError(f"{key}: received {column!r}: {TEXT_IS_NO_GROUP}")
-            if column is not None and kept != "all" and find(column, {*LABEL_COLUMNS, *kept}) is None:
+            if kept != "all" and find(column, {*known, *kept}) is None:
                 raise ValueError(
                     f"{key}: {column!r} is not read: add it to source.extra_columns, or name one of "
-                    f"{', '.join(sorted({*LABEL_COLUMNS, *kept}))}"
+                    f"{', '.join(sorted({*known, *kept}))}"
                 )
         return self
 
@@ -130,18 +130,12 @@ class PipelineSettings(Settings):
         missing = missing_inputs(
             selection.solver, has_targets=selection.targets is not None, scorers=len(self.quality.scorers)
         )
-        if not self.quality.scorers and SELECTORS[selection.solver].reads == {"quality"}:
+        if not self.quality.scorers and SELECTORS[selection.solver].reads - {"groups"} == {"quality"}:
             missing = "it selects by quality alone: set quality.scorers"
         if not self.quality.scorers and selection.lamb == 1:
             raise ValueError("selection.lamb: 1 is for quality alone, and quality.scorers is empty: lower it")
         if missing is not None:
             raise ValueError(f"selection.solver: {selection.solver}: {missing}")
-        names, quadmix = [scorer.name for scorer in self.quality.scorers], selection.quadmix
-        weighed = {"quadmix.weights": quadmix.weights}
-        weighed |= {f"quadmix.by_group.{group}.weights": curve.weights for group, curve in quadmix.by_group.items()}
-        for key, weights in weighed.items():
-            if unknown := sorted(set(weights or {}).difference(names)):
-                raise ValueError(f"selection.{key}: there is no score {unknown[0]!r}: name one of {', '.join(names)}")
         return self
 
     @model_validator(mode="after")

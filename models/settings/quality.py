@@ -42,8 +42,7 @@ KIND = "Kind of scorer; fasttext if it is left out."
 class LabelSettings(Settings):
     """Documents with scores, such as 1 and 0 for classes, for training a quality classifier."""
 
-    path: Text = Field(description="Parquet file with texts and their scores.")
-    text_column: Text = Field("text", description="Column with the text.")
+    path: Text = Field(description="Parquet file with a column `text` and scores.")
     score_column: Text = Field("score", description="Column with the score, or of booleans.")
     threshold: float = Field(3.0, allow_inf_nan=False, description="Minimum score of a positive example.")
 
@@ -273,6 +272,7 @@ class TrainQualitySettings(Settings):
     """How a quality classifier is trained and measured."""
 
     labels: LabelSettings
+    text_column: Text = Field("text", description="Column of the labels with the text.")
     lowercase: bool = Field(False, description="Convert the texts to lower case first; set the same in the scorer.")
     held_out: float = Field(0.2, gt=0.0, lt=1.0, description="Share of the labels held out to measure the model.")
     epochs: int = Field(12, ge=1, description="Passes over the labels.")

@@ -48,17 +48,13 @@ else:
 class PolicyGradientSettings(Settings):
     """Options of the paper's mask learning.
 
-    The paper's script learns with 10,000 steps of 128 masks and learning rates from 10 to 1; `min_batch` is ours.
+    The paper's script learns with 10,000 steps of 128 masks and learning rates from 10 to 1.
     """
 
     n_epochs: int = Field(10_000, ge=1, description="Learning steps, each on one random batch (count).")
     n_rollout: int = Field(128, ge=2, description="Masks sampled in one step (count).")
-    partial: float = Field(0.05, gt=0, le=1, description="Share of the documents in one step's batch.")
-    min_batch: int = Field(
-        8192,
-        ge=2,
-        description="Least documents in one step's batch (count). The paper's batches hold 50,000: "
-        "a batch of a few hundred says little about the corpus.",
+    partial: float = Field(
+        0.05, gt=0, le=1, description="Share of the documents in one step's batch, which has at least 8,192."
     )
     max_lr: float = Field(10.0, gt=0, description="Learning rate of the first step (logits per advantage).")
     min_lr: float = Field(1.0, ge=0, description="Learning rate of the last step (logits per advantage).")
@@ -70,20 +66,9 @@ class PolicyGradientSettings(Settings):
     )
 
 
-class QualitySamplingSettings(Settings):
-    """Options of sampling in proportion to exp(quality / temperature), without replacement (QuRating)."""
-
-    temperature: float = Field(
-        1.0, gt=0, description="Standard deviations of the quality: near 0 is top quality, large is random."
-    )
-
-
 class QuadmixCurveSettings(Settings):
     """How much documents are wanted, by the rank of their quality."""
 
-    weights: dict[str, float] | None = Field(
-        None, min_length=1, description="Weight (dimensionless) of each score column, by its name. None: equal weights."
-    )
     omega: float = Field(0.1, gt=0, le=1, description="Share of each group's tokens above which documents are good.")
     eta: float = Field(1.0, ge=0, description="Exponent of the expected copies: 2^eta for the best.")
 
@@ -96,7 +81,7 @@ class QuadmixSettings(QuadmixCurveSettings):
 
     by_group: dict[str, QuadmixCurveSettings] = Field(
         {},
-        description="Curve of single groups, by their value of selection.group_column: a mapping to the three settings "
+        description="Curve of single groups, by their value of selection.group_column: a mapping to the two settings "
         "above, which the other groups have.",
     )
 
@@ -104,8 +89,9 @@ class QuadmixSettings(QuadmixCurveSettings):
 class TargetSettings(Settings):
     """Examples of the target tasks, which some selectors compare documents with."""
 
-    path: str = Field(min_length=1, description="Parquet or JSON Lines file, or a pattern of files, with texts.")
-    text_column: str = Field("text", min_length=1, description="Column with the text of an example.")
+    path: str = Field(
+        min_length=1, description="Parquet or JSON Lines file, or a pattern of files, with a column `text`."
+    )
     task_column: str | None = Field(
         None, min_length=1, description="Column that names each example's task. None: all are of one task."
     )
@@ -181,8 +167,11 @@ class SelectionSettings(Settings):
     targets: TargetSettings | None = Field(
         None, description="Examples of target tasks, for the selectors that read them."
     )
-    quality_sampling: QualitySamplingSettings = Field(
-        default_factory=QualitySamplingSettings, description="Options of sampling by quality."
+    temperature: float = Field(
+        1.0,
+        gt=0,
+        description="quality_sampling: standard deviations of the quality that it is softened by. Near 0 is top "
+        "quality, large is random.",
     )
     quadmix: QuadmixSettings = Field(
         default_factory=QuadmixSettings, description="Options of sampling by rank inside groups."
@@ -202,7 +191,8 @@ class SelectionSettings(Settings):
         """Names of the settings that the selection does not depend on: others' options, and where files are."""
         others = SELECTORS.keys() - {self.solver}
         groups = set() if "groups" in SELECTORS[self.solver].reads else {"group_column"}
-        return others | groups | {"targets"}
+        temperature = set() if self.solver == "quality_sampling" else {"temperature"}
+        return others | groups | temperature | {"targets"}
 
     @property
     def alike(self) -> float:

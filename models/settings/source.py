@@ -169,11 +169,6 @@ class IngestSettings(Settings):
         False,
         description="Whether the texts of what ingest drops are kept in the workspace; the view `fates` shows them.",
     )
-    groups: list[str] | None = Field(
-        None,
-        description="Columns by whose values it is counted what every step drops, of at most 10,000 values. null: "
-        "`dump` and the source's own columns of text with few values.",
-    )
     on_wiped_group: Literal["warn", "stop"] = Field(
         "warn",
         description="When a step keeps less than 5% of a group of 20 documents or more: `warn` says so in the log, the "

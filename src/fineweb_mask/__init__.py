@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fineweb_mask.flows.compare import CompareSummary
-    from fineweb_mask.flows.ledger.diff import diff
+    from fineweb_mask.flows.ledger import diff
     from fineweb_mask.flows.python.opened import OpenedWorkspace
     from fineweb_mask.flows.python.opened import open_workspace as open  # noqa: A004 - fineweb_mask.open, as gzip.open
     from fineweb_mask.flows.python.start import compare, curate
@@ -71,7 +71,7 @@ __all__ = [
 _MODULES = {
     "flows.compare": ("CompareSummary",),
     "flows.python.start": ("compare", "curate"),
-    "flows.ledger.diff": ("diff",),
+    "flows.ledger": ("diff",),
     "flows.python.opened": ("OpenedWorkspace", "open_workspace"),
     "flows.recipe": ("load_recipe",),
     "flows.summary": ("RunSummary",),

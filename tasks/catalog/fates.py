@@ -15,7 +15,7 @@ from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.schemas import DROPPED, DUPLICATES, MASKS, ROW, SOURCE_ROW, scores_schema
 from fineweb_mask.tasks.catalog.quoting import identifier, literal
 from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_schema, read_table
-from fineweb_mask.tasks.workspace.references import EXCLUDED, NEAR, SAME_URL, ShardFiles, StageFile
+from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import read_duplicates
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -47,11 +47,9 @@ def fates_query(documents: Collection[str], scores: Collection[str], dropped: Co
         SELECT documents.shard, documents.row, source_row,
                CASE WHEN duplicates.row IS NOT NULL THEN 'dedup' WHEN masks.row IS NULL THEN NULL
                     WHEN block IS NULL THEN 'embed' ELSE 'select' END AS stage,
-               CASE WHEN duplicates.excluded THEN '{EXCLUDED}' WHEN duplicates.row IS NULL THEN
-                         CASE WHEN masks.row IS NULL THEN NULL WHEN block IS NULL THEN 'bad_vector'
-                              WHEN masks.selected THEN '{SELECTED}' ELSE '{NOT_SELECTED}' END
-                    WHEN duplicates.twin_shard IS NULL THEN 'duplicate'
-                    WHEN duplicates.similarity IS NULL THEN '{SAME_URL}' ELSE '{NEAR}' END AS reason,
+               CASE WHEN duplicates.row IS NOT NULL THEN duplicates.reason WHEN masks.row IS NULL THEN NULL
+                    WHEN block IS NULL THEN 'bad_vector'
+                    WHEN masks.selected THEN '{SELECTED}' ELSE '{NOT_SELECTED}' END AS reason,
                coalesce(masks.selected, false) AS selected, inclusion, block,
                duplicates.twin_shard || ' row ' || duplicates.twin_row AS twin,
                duplicates.twin_shard, duplicates.twin_row, duplicates.similarity,

@@ -20,8 +20,8 @@ from fineweb_mask.models.schemas import (
     LOSSES,
     MASKS,
     MEASURED,
+    ROW,
     documents_schema,
-    embeddings_schema,
     scores_schema,
 )
 from fineweb_mask.tasks.catalog.fates import dropped_beside, fates_query
@@ -143,12 +143,13 @@ def _create_views(
     schemas = {read_schema(workspace.resolve(file)).remove_metadata() for file in files["documents"]}
     differ = len(schemas) > 1
     dropped = [dropped_beside(file) for file in files["documents"] if any(file.details["dropped"].values())]
+    vectors = pa.schema([ROW, pa.field("embedding", pa.list_(pa.float32(), 1))])  # as DuckDB reads float16
     views = {
         "documents": _rows_of(connection, files["documents"], documents_schema(), differ=differ),
         "dropped": _rows_of(connection, dropped, DROPPED, differ=differ),
         "duplicates": _rows_of(connection, files["duplicates"], DUPLICATES),
         "scores": _rows_of(connection, files["scores"], scores_schema([])),
-        "embeddings": _rows_of(connection, files["embeddings"], embeddings_schema(1, "float32")),
+        "embeddings": _rows_of(connection, files["embeddings"], vectors),
         "masks": _rows_of(connection, files["masks"], MASKS),
         "selected": f"""
             SELECT documents.* EXCLUDE ({", ".join(MEASURED.names)}), scores.* EXCLUDE (shard, row),

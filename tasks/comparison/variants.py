@@ -8,7 +8,6 @@ same objective. The masks are written below `compare/`: those of the pipeline's 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -30,10 +29,9 @@ from fineweb_mask.tasks.selection.blocks import (
     Block,
     BlocksJob,
     Group,
-    Masks,
     block_key,
     call_with,
-    describe,
+    chosen_of,
     select_block,
 )
 from fineweb_mask.tasks.source.discovery import SourceShard, find_files
@@ -45,7 +43,7 @@ from fineweb_mask.tasks.workspace.references import StageFile, digest
 
 if TYPE_CHECKING:
     from fineweb_mask.models.selection.block import Selection
-    from fineweb_mask.models.selection.ranges import Ranges
+    from fineweb_mask.models.selection.objective import Ranges
 
 USUAL = ["mean_field", "top_quality", "random", "quality_sampling", "semdedup", "greedy"]
 """Those compared unless others are named: all that read nothing but vectors and quality are `all`'s."""
@@ -215,7 +213,7 @@ def left_out(asked: Sequence[str], missing: Mapping[str, str]) -> dict[str, str]
 class RangesJob(ProductJob, BlocksJob):
     """Find the ranges of the terms over the blocks of a group of shards."""
 
-    stage: ClassVar[Stage] = Stage("scale", version=6, folders=("compare/ranges",))
+    stage: ClassVar[Stage] = Stage("scale", version=7, folders=("compare/ranges",))
 
     @property
     def manifest_path(self) -> Path:
@@ -241,14 +239,14 @@ def find_ranges(job: RangesJob) -> None:
     def ranges(*documents: Any, **options: Any) -> "Ranges":  # noqa: ANN401 - as `call_with` passes them
         return BlockSolver(*documents, **options).ranges
 
-    found = {block.name: asdict(call_with(block, ranges, job.settings)) for block in Group.read(job).blocks()}
+    found = {block.name: call_with(block, ranges, job.settings) for block in Group(job).blocks()}
     write_manifest(job.manifest_path, job.key, [], {"ranges": found})
 
 
 class VariantJob(BlocksJob):
     """Select from one group of shards by one variant, with the ranges of its objective."""
 
-    stage: ClassVar[Stage] = Stage("contend", version=7, folders=("compare/masks",))
+    stage: ClassVar[Stage] = Stage("contend", version=8, folders=("compare/masks",))
     variant: Variant
     ranges: StageFile  # of the group
 
@@ -277,24 +275,22 @@ class VariantJob(BlocksJob):
 def select_variant(job: VariantJob) -> None:
     """Write the masks of a group of shards, with every block's measures."""
     from fineweb_mask.models.selection.measures import measured
-    from fineweb_mask.models.selection.ranges import Ranges
+    from fineweb_mask.models.selection.objective import Term
 
-    group, described, device = Group.read(job), list[dict[str, Any]](), torch_device(job.settings.device)
-    masks, given = Masks(group), _given(job)
+    group, given, device = Group(job), _given(job), torch_device(job.settings.device)
     for block in group.blocks():
-        ranges = Ranges.of_details(job.ranges.details["ranges"][block.name])
+        ranges = {name: Term(*term) for name, term in job.ranges.details["ranges"][block.name].items()}
         selection = (
             select_block(job.settings, block, ranges)
             if given is None
             else _taken(job.settings, block, ranges, given[block.rows])
         )
-        masks.enter(block, selection)
         measures = None
         if selection is not None:  # in means over what J is a mean over
             tokens = block.tokens if job.settings.budget_by == "tokens" else None
             measures = measured(block.vectors, block.quality, selection.indices, device=device, tokens=tokens)
-        described.append(describe(block, selection) | {"measures": measures})
-    masks.write(described)
+        group.enter(chosen_of(block, selection, measures=measures))
+    group.write()
 
 
 def _given(job: VariantJob) -> NDArray[Any] | None:

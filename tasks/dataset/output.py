@@ -24,8 +24,7 @@ from fineweb_mask.models.settings import MaterializeSettings
 from fineweb_mask.models.urls import is_url
 from fineweb_mask.tasks.outputs import OutputError, check_apart, check_output
 from fineweb_mask.tasks.storage.atomic import atomic_folder, remove_file
-from fineweb_mask.tasks.storage.remote.copies import size_of, upload_order
-from fineweb_mask.tasks.storage.remote.object_store import Store
+from fineweb_mask.tasks.storage.remote.copies import Store, size_of, upload_order
 from fineweb_mask.tasks.workspace.manifest import (
     PROVENANCE,
     Manifest,

@@ -70,7 +70,7 @@ COUNTED = """
 class PartitionJob(StageJob):
     """Write the dataset files of a partition."""
 
-    stage: ClassVar[Stage] = Stage("partition", version=6, label=MATERIALIZE)
+    stage: ClassVar[Stage] = Stage("partition", version=6, label=MATERIALIZE, interim=True)
     settings: MaterializeSettings
     version: str  # of the dataset's files, which names the settings and the files that they depend on
     number: int

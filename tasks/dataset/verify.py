@@ -25,8 +25,8 @@ from fineweb_mask.models.urls import reject_credentials
 from fineweb_mask.tasks.catalog.spilling import open_database
 from fineweb_mask.tasks.dataset.output import CARD, digest_on_card, record_digest
 from fineweb_mask.tasks.source.discovery import pin_commit
+from fineweb_mask.tasks.storage.remote.errors import attempt
 from fineweb_mask.tasks.storage.remote.filesystem import RemoteFile, is_local, open_filesystem
-from fineweb_mask.tasks.storage.remote.retries import attempt
 from fineweb_mask.tasks.workspace.manifest import PROVENANCE, Manifest, ManifestFile
 
 CHUNK_BYTES = 4 * 2**20

@@ -50,12 +50,12 @@ OWN = np.uint64(2**63)
 """Added to the rank of the documents of this corpus."""
 
 REPEATS = """
-    SELECT document
+    SELECT document, first AS better
     FROM hashes JOIN (SELECT high, low, min(document) AS first FROM hashes GROUP BY ALL HAVING count(*) > 1)
       USING (high, low)
     WHERE document > first
     """
-"""The documents whose text an earlier one has."""
+"""The documents whose text an earlier one has, and the first of these."""
 
 OF_ONE_URL = """
     SELECT document, first_value(document) OVER (PARTITION BY key ORDER BY rank, document) AS better
@@ -112,7 +112,9 @@ class Comparison:
 
     def __post_init__(self) -> None:
         """Begin without repeats."""
-        self.connection.execute("SET preserve_insertion_order = false; CREATE TABLE repeats (document UBIGINT)")
+        self.connection.execute(
+            "SET preserve_insertion_order = false; CREATE TABLE repeats (document UBIGINT, better UBIGINT)"
+        )
 
     def find_repeats(self) -> None:
         """Enter the documents of this corpus whose text an earlier one has."""

@@ -12,35 +12,38 @@ One file holds the lists of all shards. What comes after depends on the rows of 
 is added whose name comes after the others', no selection is made again, as long as the earliest copies are kept.
 """
 
-import hashlib
 import tempfile
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import duckdb
-import numpy as np
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
 from fineweb_mask.models.dedup.choice import Dropped, choose
 from fineweb_mask.models.dedup.minhash import Sketch
-from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.schemas import DUPLICATES
 from fineweb_mask.models.settings import IngestSettings
 from fineweb_mask.tasks.catalog.spilling import spilling_database
 from fineweb_mask.tasks.dedup.comparison import LAST, PAIRS, ROW_BITS, Comparison
 from fineweb_mask.tasks.dedup.sketch import Documents, name_of
-from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, find_file, stage_task
-from fineweb_mask.tasks.workspace.listing import Listing
-from fineweb_mask.tasks.workspace.references import NEAR, SAME_URL, StageFile, digest
+from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, stage_task
+from fineweb_mask.tasks.workspace.listing import Listing, find_file
+from fineweb_mask.tasks.workspace.references import NEAR, REPEATED, SAME_URL, StageFile, digest
 from fineweb_mask.tasks.workspace.stage_parquet import ROW_GROUP_ROWS, stage_file_writer
 
 LISTED = f"""
-    SELECT document >> {ROW_BITS} AS place, document & {LAST} AS row, better >> {ROW_BITS} AS twin,
-           better & {LAST} AS twin_row, similarity, NULL::BOOLEAN AS excluded
-    FROM (SELECT document, NULL AS better, NULL AS similarity FROM repeats UNION ALL FROM near) ORDER BY document
-    """  # noqa: S608 - numbers of our own
+    CREATE VIEW listed AS
+    SELECT document, document >> {ROW_BITS} AS place, document & {LAST} AS row, reason, better >> {ROW_BITS} AS twin,
+           better & {LAST} AS twin_row, similarity
+    FROM (SELECT *, '{REPEATED}' AS reason, NULL AS similarity FROM repeats
+          UNION ALL BY NAME SELECT *, if(similarity IS NULL, '{SAME_URL}', '{NEAR}') AS reason FROM near)
+    """  # noqa: S608 - words and numbers of our own
+
+LISTS = """
+    SELECT place, count(*), bit_xor(md5_number(row::VARCHAR))::VARCHAR, histogram(reason) FROM listed GROUP BY place
+    """
+"""What is in the list of each shard: the number of its rows, by which of them it is known, and why they are there."""
 
 
 class Shard(BaseModel):
@@ -57,10 +60,10 @@ class Shard(BaseModel):
         return isinstance(self.documents, StageFile)
 
 
-class DedupJob(ShardJob):
+class DedupJob(StageJob):
     """List the duplicates of every shard of a corpus."""
 
-    stage: ClassVar[Stage] = Stage("dedup", version=5, folders=("duplicates",), counts=("ingested", "eligible"))
+    stage: ClassVar[Stage] = Stage("dedup", version=6, folders=("duplicates",), counts=("ingested", "eligible"))
     name: ClassVar[str] = "corpus"
     shards: tuple[Shard, ...]  # files of other corpora first, then by the shards' names
     settings: IngestSettings
@@ -90,16 +93,13 @@ class DedupJob(ShardJob):
 
     def current(self, listing: Listing | None = None) -> StageFile | None:
         """Return the file of all lists, if it is there."""
-        return find_file(self, self.folder_name, self.name, listing)
+        return find_file(self.workspace, self.folder_name, self.name, self.key, listing)
 
 
-def _list_of(shard: str, path: str, rows: int, near: int, same_url: int, content: str) -> StageFile:
+def _list_of(shard: str, path: str, rows: int, content: str, reasons: dict[str, int]) -> StageFile:
     """Return the reference to a shard's list; the fingerprint is of its rows: which copy is kept changes nothing."""
-    counts = {reason: count for reason, count in ((NEAR, near), (SAME_URL, same_url)) if count}
-    fingerprint = digest([shard, content])
-    return StageFile(
-        stage=DedupJob.stage.name, name=shard, path=path, rows=rows, bytes=0, fingerprint=fingerprint, details=counts
-    )
+    fingerprint, stage = digest([shard, content]), DedupJob.stage.name
+    return StageFile(stage=stage, name=shard, path=path, rows=rows, bytes=0, fingerprint=fingerprint, details=reasons)
 
 
 def no_duplicates(shard: str) -> StageFile:
@@ -110,7 +110,7 @@ def no_duplicates(shard: str) -> StageFile:
     >>> no_duplicates("a").rows, no_duplicates("a").path
     (0, '')
     """
-    return _list_of(shard, "", 0, 0, 0, hashlib.sha256().hexdigest())
+    return _list_of(shard, "", 0, "", {})
 
 
 @stage_task
@@ -143,27 +143,13 @@ def _write_lists(job: DedupJob, connection: duckdb.DuckDBPyConnection, near: Dro
     similarity = pa.array(near.similarity, from_pandas=True)
     connection.register("near", pa.table([near.documents, near.kept, similarity], schema=PAIRS))
     names = pa.array([name_of(shard.documents) for shard in job.shards], pa.string())
-    lists: dict[str, tuple[int, int, int, Any]] = {}
+    connection.execute(LISTED)
+    in_order = connection.sql("SELECT * EXCLUDE (document) FROM listed ORDER BY document")
     with stage_file_writer(job.output, DUPLICATES, job.key) as writer:
-        for batch in connection.sql(LISTED).to_arrow_reader(ROW_GROUP_ROWS):
-            raise_if_stopped()
-            columns = [names.take(batch["place"]), batch["row"], names.take(batch["twin"]), *batch.columns[3:]]
-            table, places = pa.table(columns, names=DUPLICATES.names).cast(DUPLICATES), batch["place"].to_numpy()
-            for start, stop in pairwise([0, *(np.flatnonzero(np.diff(places)) + 1).tolist(), len(places)]):
-                own = table.slice(start, stop - start)
-                shard = own["shard"][0].as_py()
-                rows, alike, twins, content = lists.get(shard, (0, 0, 0, hashlib.sha256()))
-                content.update(own["row"].to_numpy().tobytes())
-                alike, twins = (alike + _known(own["similarity"]), twins + _known(own["twin_shard"]))
-                lists[shard] = (rows + len(own), alike, twins, content)
-            writer.write(table.combine_chunks().to_batches()[0])
-        writer.details = {
-            "shards": {
-                shard: [rows, alike, twins - alike, content.hexdigest()]
-                for shard, (rows, alike, twins, content) in lists.items()
-            }
-        }
-
-
-def _known(values: pa.ChunkedArray) -> int:
-    return int(len(values) - values.null_count)
+        for batch in in_order.to_arrow_reader(ROW_GROUP_ROWS):
+            place, row, reason, twin, twin_row, similarity = batch.columns
+            columns = [names.take(place), row, reason, names.take(twin), twin_row, similarity]
+            table = pa.table(columns, names=DUPLICATES.names).cast(DUPLICATES)
+            writer.write(table.to_batches()[0])
+        found = connection.sql(LISTS).fetchall()
+        writer.details = {"shards": {names[place].as_py(): in_list for place, *in_list in found}}

@@ -22,9 +22,9 @@ from fineweb_mask.tasks.source.opening import broken_files, open_unpacked
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_table
 from fineweb_mask.tasks.storage.remote.copies import read_text
-from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, stage_task
+from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, stage_task
 from fineweb_mask.tasks.workspace.references import EXCLUDED, StageFile, digest
-from fineweb_mask.tasks.workspace.stage_parquet import documents_of, read_duplicates, stage_file_writer
+from fineweb_mask.tasks.workspace.stage_parquet import read_duplicates, stage_file_writer, take_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 ADDRESS = r"^(?i:[a-z][a-z0-9+.-]*://)?(?i:www\.)?(?P<host>[^/?#\s]*)(?P<rest>[^#]*?)/?(?:#.*)?$"
@@ -44,10 +44,10 @@ class Names(NamedTuple):
     hashes: pa.Array  # (n,) 16 bytes each
 
 
-class ExcludeJob(ShardJob):
+class ExcludeJob(StageJob):
     """List the documents of one shard from which nothing is selected: its duplicates, and those that are named."""
 
-    stage: ClassVar[Stage] = Stage("exclude", version=1, label="dedup", folders=("excluded",))
+    stage: ClassVar[Stage] = Stage("exclude", version=2, label="dedup", folders=("excluded",))
     documents: StageFile
     duplicates: StageFile
     lists: tuple[tuple[str, str], ...]  # where they are, and digests of what they name
@@ -77,7 +77,7 @@ def exclude(job: ExcludeJob) -> None:
                 found |= is_named
             rows += batch["row"].filter(pa.array(found)).to_pylist()
     further = sorted(set(rows).difference(duplicates["row"].to_pylist()))
-    entries = [{"shard": job.name, "row": row, "excluded": True} for row in further]
+    entries = [{"shard": job.name, "row": row, "reason": EXCLUDED} for row in further]
     table = pa.Table.from_pylist(entries, schema=DUPLICATES)
     if further:
         table = pa.concat_tables([duplicates, table]).sort_by("row")
@@ -185,5 +185,5 @@ def remember_erased(workspace: Workspace, shards: Mapping[str, tuple[str, list[i
 def source_rows(workspace: Workspace, file: StageFile, documents: StageFile) -> list[int]:
     """Return the rows of the source file that a list of a shard names, ascending."""
     rows = read_table(workspace.resolve(file))["row"].to_numpy().astype(np.int64)
-    found: Any = documents_of(workspace, documents, rows, [SOURCE_ROW.name])[SOURCE_ROW.name].to_pylist()
+    found: Any = take_rows(workspace.resolve(documents), rows, [SOURCE_ROW.name])[SOURCE_ROW.name].to_pylist()
     return sorted(found)

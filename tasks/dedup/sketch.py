@@ -19,7 +19,7 @@ from fineweb_mask.tasks.source.columns import BYTES_OF_ROW
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
-from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, stage_task
+from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile, digest
 from fineweb_mask.tasks.workspace.stage_parquet import ROW_GROUP_ROWS, stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -30,7 +30,7 @@ Documents = StageFile | SourceShard
 """The documents of a shard, or a file of another corpus."""
 
 
-class SketchJob(ShardJob):
+class SketchJob(StageJob):
     """Sketch the texts of one shard."""
 
     stage: ClassVar[Stage] = Stage("sketch", version=1, label="dedup", folders=("signatures",))

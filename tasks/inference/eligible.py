@@ -1,21 +1,27 @@
-"""Compute with the documents of a shard that are no duplicates: from the others nothing is selected."""
+"""Compute with the documents of a shard that are no duplicates: from the others nothing is selected.
 
-from collections.abc import Callable, Sequence
+While one batch is computed with, the next is read and prepared and the last is written. Threads suffice: tokeniser,
+GPU, compression and disk all release Python's global lock.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TypeVar
 
 import pyarrow as pa
 
 from fineweb_mask.models.runtime.progress import track_by_size
-from fineweb_mask.tasks.inference.prefetch import background_writer, prefetched
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
-from fineweb_mask.tasks.workspace.job import ShardJob
+from fineweb_mask.tasks.workspace.job import StageJob
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows, kept_batches
 
 Prepared = TypeVar("Prepared")
+Item = TypeVar("Item")
 
 
-class EligibleJob(ShardJob):
+class EligibleJob(StageJob):
     """A job on one shard's documents, duplicates aside."""
 
     documents: StageFile
@@ -34,7 +40,7 @@ class EligibleJob(ShardJob):
         prepare: Callable[[pa.RecordBatch], Prepared],
         compute: Callable[[pa.RecordBatch, Prepared], Callable[[], None]],
     ) -> None:
-        """Compute with one batch of the documents while the next is read and prepared, and the last is written.
+        """Compute with the documents batch by batch.
 
         `compute` takes a batch and what `prepare` makes of it, and returns the function that waits for the result and
         writes it.
@@ -46,3 +52,32 @@ class EligibleJob(ShardJob):
         with background_writer() as later:
             for batch, prepared in track_by_size("documents", ahead, total, lambda pair: pair[0].num_rows, part=(0, 1)):
                 later(compute(batch, prepared))
+
+
+def prefetched(items: Iterable[Item]) -> Iterator[Item]:
+    """Yield the items, computing the next one in a thread while the caller uses the current one."""
+    remaining = iter(items)
+    with ThreadPoolExecutor(1) as thread:
+        pending = thread.submit(next, remaining, None)
+        while (item := pending.result()) is not None:
+            pending = thread.submit(next, remaining, None)
+            yield item
+
+
+@contextmanager
+def background_writer() -> Iterator[Callable[[Callable[[], object]], None]]:
+    """Yield a function that runs its argument in a thread, in order, one at a time.
+
+    A call waits for the previous one to finish. An error is raised by the next call, or at the end of the block.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        last: list[Future[object]] = []
+
+        def run(work: Callable[[], object]) -> None:
+            if last:
+                last.pop().result()
+            last.append(thread.submit(work))
+
+        yield run
+        if last:
+            last.pop().result()

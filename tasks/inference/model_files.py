@@ -1,23 +1,32 @@
-"""Find a model's file or folder: on this machine, or downloaded from the Hugging Face hub."""
+"""Find a model's file or folder, on this machine or on the Hugging Face hub, and load an encoder once per process."""
 
 import re
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict
 
 from fineweb_mask.models.errors import SettingsError
+from fineweb_mask.models.settings import EmbeddingSettings
 from fineweb_mask.models.settings.quality import EduScorerSettings
 from fineweb_mask.models.urls import HUB
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.workspace.references import digest, file_digest
+from fineweb_mask.tasks.workspace.workspace import Workspace
+
+if TYPE_CHECKING:
+    from fineweb_mask.models.forward.encoder import Encoder
 
 NEEDED = ["*.json", "*.txt", "*.model", "*.safetensors"]
 """Files of a model that are downloaded: no pickles and no code."""
 NOT_NEEDED = ["onnx/*", "openvino/*"]
 """Weights of other frameworks."""
 SHA256 = re.compile("[0-9a-f]{64}")
+_loading = threading.Lock()
 
 
 class ModelNotFoundError(SettingsError):
@@ -115,3 +124,27 @@ def _download_errors_explained(model: str, arguments: str) -> Iterator[None]:
             f"{model} cannot be downloaded from the hub: {' '.join(str(error).split())}; "
             f"without a network, download it first with `hf download {arguments}`"
         ) from error
+
+
+def loaded_encoder(workspace: Workspace, model: ModelFolder, settings: EmbeddingSettings) -> "Encoder":
+    """Return the encoder of a folder with this content; the last one stays loaded.
+
+    Raises
+    ------
+    ModelError
+        If the model cannot be loaded.
+    """
+    with _loading:
+        return _load(model.model_copy(update={"path": str(workspace.local(model.path))}), settings)
+
+
+@lru_cache(maxsize=1)
+def _load(model: ModelFolder, settings: EmbeddingSettings) -> "Encoder":
+    """Load the model; the slow imports are here, so that a run with nothing to embed does not wait for them."""
+    if model.scorer is not None:
+        from fineweb_mask.models.quality.transformer import EduScorer
+
+        return EduScorer(model.scorer, model.path)
+    from fineweb_mask.models.embedding.load import load_encoder
+
+    return load_encoder(model.path, settings)

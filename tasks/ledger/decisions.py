@@ -15,23 +15,25 @@ from fineweb_mask.models.schemas import vectors_of
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.catalog.fates import NOT_SELECTED, SELECTED, gathered
 from fineweb_mask.tasks.catalog.spilling import open_database
+from fineweb_mask.tasks.reporting.page import Card, Section, Side
+from fineweb_mask.tasks.reporting.samples import SAMPLED_SHARDS, evenly_spaced
 from fineweb_mask.tasks.selection.inputs.shard_documents import read_vectors
 from fineweb_mask.tasks.storage.parquet import read_table
-from fineweb_mask.tasks.workspace.references import EXCLUDED, SAME_URL, ShardFiles
-from fineweb_mask.tasks.workspace.stage_parquet import documents_of, take_rows
+from fineweb_mask.tasks.workspace.references import EXCLUDED, NEAR, REPEATED, SAME_URL, ShardFiles
+from fineweb_mask.tasks.workspace.stage_parquet import take_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 KEPT, DROPPED, UNDECIDED = "kept", "dropped", "not selected from yet"
 BY_GAIN = "mean_field"
 """The solver whose inclusion is 0 of those documents only that may not be selected."""
-TOLD = ("id", "url", "content_hash", "n_chars", "token_count")
+TOLD = ("id", "url", "n_chars", "token_count")
+SHOWN, SHOWN_CHARACTERS = 5, 200
+"""Notable documents of each kind, and how much of each is shown."""
 
-NAMED = """
-    FROM fates WHERE id IN (SELECT name FROM asked) OR url IN (SELECT name FROM asked) ORDER BY source_row
-    """
+NAMED = "FROM fates WHERE id IN (SELECT name FROM asked) OR url IN (SELECT name FROM asked) ORDER BY source_row"
 NOTABLE = """
-    (SELECT {columns} FROM {of} WHERE stage = 'select' AND NOT selected ORDER BY quality DESC, shard, row LIMIT {each})
-    UNION ALL (SELECT {columns} FROM {of} WHERE selected ORDER BY quality, shard, row LIMIT {each})
+    (FROM {of} WHERE stage = 'select' AND NOT selected ORDER BY quality DESC, shard, row LIMIT {each})
+    UNION ALL (FROM {of} WHERE selected ORDER BY quality, shard, row LIMIT {each})
     """
 """The best documents that are left out, and the worst that are kept."""
 
@@ -51,13 +53,18 @@ RANKED = """
     """
 """Where documents are among those of a shard that are in their blocks."""
 
-SUMMED = "SELECT of_shard, of_row, sum(COLUMNS(* EXCLUDE (of_shard, of_row)))::BIGINT FROM ranked GROUP BY ALL"
-
-ORIGINALS = """
-    SELECT content_hash, shard, row FROM fates
-    WHERE stage IS DISTINCT FROM 'dedup' AND content_hash IN (SELECT content_hash FROM found)
+PLACED = """
+    SELECT found.*, _rank
+    FROM found LEFT JOIN (
+        SELECT of_shard, of_row, sum(COLUMNS(* EXCLUDE (of_shard, of_row)))::BIGINT FROM ranked GROUP BY ALL
+    ) AS _rank ON shard = of_shard AND row = of_row
+    ORDER BY found.rowid
     """
-"""What is kept of equal texts."""
+
+TEXT = (
+    "The documents of the highest quality that are not selected, and those of the lowest that are{of}, with what "
+    "decided. The same of any document: fineweb-mask why, with the workspace's folder and a URL or id."
+)
 
 Place = tuple[str, int]
 """A document: its shard and row."""
@@ -111,7 +118,7 @@ class Corpus(NamedTuple):
     def values(self, shard: str, row: int, columns: Sequence[str]) -> dict[str, Any]:
         """Return columns of a document."""
         [documents] = (one.documents for one in self.shards if one.name == shard)
-        return dict(documents_of(self.workspace, documents, np.array([row]), columns).to_pylist()[0])
+        return dict(take_rows(self.workspace.resolve(documents), np.array([row]), columns).to_pylist()[0])
 
     def name(self, shard: str, row: int) -> str:
         """Return what a document is called in a sentence."""
@@ -127,38 +134,52 @@ def explain(corpus: Corpus, names: Sequence[str]) -> list[Explanation]:
         return _explained(connection, corpus)
 
 
-def notable(corpus: Corpus, sample: Sequence[ShardFiles], each: int) -> list[Explanation]:
-    """Return every stage's decision on the best documents of some shards left out, and on the worst that are kept."""
-    columns = "shard, row, stage, selected, quality"
+def notable_documents(corpus: Corpus) -> list[Section]:
+    """Return a section on the best left out and the worst kept of a sample; none if all have the same quality."""
+    sample = [corpus.shards[place] for place in evenly_spaced(len(corpus.shards), SAMPLED_SHARDS)]
     with open_database() as connection:
-        some = corpus._replace(shards=list(sample))
-        some.gather(connection, NOTABLE.format(columns=columns, of="fates", each=each), "best", ["quality"])
-        connection.execute(f"CREATE TABLE chosen AS {NOTABLE.format(columns=columns, of='best', each=each)}")
-        some.gather(connection, "FROM fates SEMI JOIN chosen USING (shard, row)", "found", [*TOLD, *corpus.scores])
-        return _explained(connection, corpus)
+        some = corpus._replace(shards=sample)
+        some.gather(connection, NOTABLE.format(of="fates", each=SHOWN), "best", [*TOLD, *corpus.scores])
+        connection.execute(f"CREATE TABLE found AS {NOTABLE.format(of='best', each=SHOWN)}")
+        found = sorted(_explained(connection, corpus), key=_quality)
+    if len({_quality(one) for one in found}) < 2:
+        return []
+    kinds = {
+        "Best left out": [one for one in found[::-1] if one.outcome != SELECTED],
+        "Worst kept": [one for one in found if one.outcome == SELECTED],
+    }
+    sides = [Side(title, [_card(corpus, one) for one in some]) for title, some in kinds.items() if some]
+    of = "" if len(sample) == len(corpus.shards) else f" of {len(sample)} shards"
+    return [Section("Best left out, worst kept", [TEXT.format(of=of)], sides=sides)]
+
+
+def _quality(one: Explanation) -> float:
+    return float(one.numbers["quality"])
+
+
+def _card(corpus: Corpus, one: Explanation) -> Card:
+    """Return the beginning of a document, with its quality, and what decided about it."""
+    assert one.row is not None  # noqa: S101 - ingest kept it
+    text = " ".join(corpus.values(one.shard, one.row, ["text"])["text"][: 2 * SHOWN_CHARACTERS].split())
+    note = f"quality {_quality(one):+.2f}; {one.decisions[-1].reason}"
+    beginning = text[:SHOWN_CHARACTERS] + (" …" if len(text) > SHOWN_CHARACTERS else "")
+    return Card(one.url or one.id, note, beginning)
 
 
 def _explained(connection: duckdb.DuckDBPyConnection, corpus: Corpus) -> list[Explanation]:
     """Return every stage's decision on the documents in the table `found`."""
-    found = connection.sql("FROM found").to_arrow_table().to_pylist()
+    found = connection.sql("SELECT shard, row, block FROM found").to_arrow_table().to_pylist()
     if not found:
         return []
     rivals = corpus.rivals(found)
     is_of_documents = corpus.settings.selection.budget_by == "documents"
     mass = "1" if is_of_documents else f"coalesce(rivals.token_count, ceil(rivals.n_chars / {CHARS_PER_TOKEN}), 0)"
     rivals.gather(connection, RANKED.format(mass=mass), "ranked", ["n_chars", "token_count", "quality"])
-    summed = connection.sql(SUMMED).to_arrow_table().to_pylist()
-    ranks = {(row["of_shard"], row["of_row"]): row for row in summed}
-    kept: dict[bytes, Place] = {}
-    if any((row["stage"], row["reason"]) == ("dedup", "duplicate") for row in found):
-        corpus.gather(connection, ORIGINALS, "originals", ["content_hash"])
-        kept = {text: (shard, row) for text, shard, row in connection.sql("FROM originals").fetchall()}
     near = _nearest_selected(rivals, [row for row in found if row["block"] is not None])
     explained = []
-    for row in found:
-        place = (row["shard"], row["row"])
+    for row in connection.sql(PLACED).to_arrow_table().to_pylist():
         numbers = {name: row[name] for name in (*corpus.scores, "inclusion", "similarity") if row[name] is not None}
-        decisions = list(_decisions(corpus, row, ranks.get(place, {}), kept, near.get(place), numbers))
+        decisions = list(_decisions(corpus, row, near.get((row["shard"], row["row"])), numbers))
         last = decisions[-1].decision
         explained.append(
             Explanation(
@@ -172,12 +193,7 @@ def _explained(connection: duckdb.DuckDBPyConnection, corpus: Corpus) -> list[Ex
 
 
 def _decisions(
-    corpus: Corpus,
-    row: dict[str, Any],
-    rank: dict[str, int],
-    kept: dict[bytes, Place],
-    near: tuple[Place, float] | None,
-    numbers: dict[str, Any],
+    corpus: Corpus, row: dict[str, Any], near: tuple[Place, float] | None, numbers: dict[str, Any]
 ) -> Iterator[Decision]:
     """Yield the stages' decisions on a document; what they are made by is added to `numbers`."""
     if row["stage"] == "ingest":
@@ -186,7 +202,7 @@ def _decisions(
     tokens = "" if row["token_count"] is None else f", {row['token_count']:,} tokens"
     yield Decision("ingest", KEPT, f"{row['n_chars']:,} characters{tokens}")
     if row["stage"] == "dedup":
-        yield Decision("dedup", DROPPED, _copied(corpus, row, kept, numbers))
+        yield Decision("dedup", DROPPED, _copied(corpus, row, numbers))
         return
     if next(shard for shard in corpus.shards if shard.name == row["shard"]).duplicates.fingerprint:
         is_compared = corpus.settings.ingest.compares_shards
@@ -196,9 +212,7 @@ def _decisions(
     if row["stage"] == "embed":
         yield Decision("embed", DROPPED, "bad_vector: the encoder gives its text no vector")
     elif row["stage"] == "select":
-        yield Decision(
-            "select", SELECTED if row["selected"] else NOT_SELECTED, _judged(corpus, row, rank, near, numbers)
-        )
+        yield Decision("select", SELECTED if row["selected"] else NOT_SELECTED, _judged(corpus, row, near, numbers))
 
 
 def _why_dropped(settings: PipelineSettings, row: dict[str, Any]) -> str:
@@ -216,28 +230,26 @@ def _why_dropped(settings: PipelineSettings, row: dict[str, Any]) -> str:
     return f"{reason}: {more[reason]}" if reason in more else str(reason)
 
 
-def _copied(corpus: Corpus, row: dict[str, Any], kept: dict[bytes, Place], numbers: dict[str, Any]) -> str:
+def _copied(corpus: Corpus, row: dict[str, Any], numbers: dict[str, Any]) -> str:
     """Return of which document one is a copy, or that it is excluded."""
-    if row["reason"] == EXCLUDED:
-        return "ingest.exclude names it"
-    twin = (row["twin_shard"], row["twin_row"])
-    if row["reason"] == "duplicate":
-        said, twin = "the same text as", kept.get(row["content_hash"], twin)
-    elif row["reason"] == SAME_URL:
-        said = "the URL of"
-    else:
-        said = f"near-duplicate ({row['similarity']:.2f} of the shingles) of"
-    if any(shard.name == twin[0] for shard in corpus.shards):
-        numbers |= {"kept_shard": twin[0], "kept_row": twin[1]}
-        return f"{said} {corpus.name(*twin)}, which is kept"
-    return f"{said} another {'document' if twin[0] is None else 'corpus'}"
+    said = {
+        EXCLUDED: "ingest.exclude names it",
+        REPEATED: "the same text as",
+        SAME_URL: "the URL of",
+        NEAR: f"near-duplicate ({row['similarity'] or 0:.2f} of the shingles) of",
+    }[row["reason"]]
+    if (shard := row["twin_shard"]) is None:
+        return said
+    if all(one.name != shard for one in corpus.shards):
+        return f"{said} another corpus"
+    numbers |= {"kept_shard": shard, "kept_row": row["twin_row"]}
+    return f"{said} {corpus.name(shard, row['twin_row'])}"
 
 
-def _judged(
-    corpus: Corpus, row: dict[str, Any], rank: dict[str, int], near: tuple[Place, float] | None, numbers: dict[str, Any]
-) -> str:
+def _judged(corpus: Corpus, row: dict[str, Any], near: tuple[Place, float] | None, numbers: dict[str, Any]) -> str:
     """Return a document's rank, and the budget from which it would be selected."""
-    settings, is_selected, limit = corpus.settings.selection, row["selected"], corpus.settings.selection.near_duplicates
+    settings, rank, is_selected = corpus.settings.selection, row["_rank"], row["selected"]
+    limit = settings.near_duplicates
     numbers |= {"rank": rank["rank"], "of": rank["rivals"], "selected_of_them": rank["taken"]}
     numbers["better_than"] = rank["worse"] / rank["rivals"]
     parts = [

@@ -6,6 +6,7 @@ file and within a memory limit.
 
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import duckdb
@@ -100,19 +101,15 @@ class DiffSummary(BaseModel):
     steps: list[dict[str, Any]]
 
 
-def compare(
-    names: tuple[str, str], sides: Sequence[Corpus], by: str, spill: Path, tolerance: float | None = None
-) -> DiffSummary:
+def compare(sides: Sequence[tuple[str, Corpus]], by: str, tolerance: float | None = None) -> DiffSummary:
     """Return what changed from the first to the second of two selections.
 
     Parameters
     ----------
-    names, sides
-        What a person calls the earlier and the later, and these.
+    sides
+        The earlier and the later, with what a person calls each.
     by
         Column whose values are groups.
-    spill
-        Folder for the database, which is emptied.
     tolerance
         Share of the documents that either selects which may differ; None: any.
 
@@ -121,11 +118,15 @@ def compare(
     DataError
         If no document has the column, or it has too many values.
     """
-    scores = [name for name in sides[0].scores if name in sides[1].scores]
-    with spilling_database(spill, MEMORY, "diff", file="diff.duckdb") as connection:
-        for table, side in zip("ab", sides, strict=True):
-            _load(connection, side, table, by, scores)
-        return compared(connection, names, by, scores, tolerance)
+    (a, earlier), (b, later) = sides
+    scores = [name for name in earlier.scores if name in later.scores]
+    with (
+        TemporaryDirectory(prefix="fineweb-mask-") as folder,
+        spilling_database(Path(folder) / "spill", MEMORY, "diff", file="diff.duckdb") as connection,
+    ):
+        _load(connection, earlier, "a", by, scores)
+        _load(connection, later, "b", by, scores)
+        return compared(connection, (a, b), by, scores, tolerance)
 
 
 def _load(connection: duckdb.DuckDBPyConnection, side: Corpus, table: str, by: str, scores: list[str]) -> None:

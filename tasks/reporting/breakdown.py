@@ -13,10 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from fineweb_mask.models.analysis.groups import between_share, decile_edges, domains
-from fineweb_mask.models.errors import SettingsError
-from fineweb_mask.models.names import find
 from fineweb_mask.tasks.reporting.samples import eligible_documents, evenly_spaced, rows_at
-from fineweb_mask.tasks.storage.parquet import read_schema
 from fineweb_mask.tasks.workspace.references import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -50,23 +47,9 @@ class Breakdown(NamedTuple):
     counted: str  # of what all numbers are
 
 
-def break_down(
-    workspace: Workspace, shards: Sequence[ShardFiles], by: Sequence[str] = (), others: Sequence[str] = ()
-) -> Breakdown:
-    """Count the eligible and the selected documents of every group.
-
-    `by` and `others` name further columns of the documents; those of `others` may be missing.
-
-    Raises
-    ------
-    SettingsError
-        If no shard has a column of `by`, or its values cannot be converted to text.
-    """
-    known = {name for shard in shards for name in read_schema(workspace.resolve(shard.documents)).names} if by else {}
-    if unknown := [name for name in by if find(name, known) is None]:
-        raise SettingsError(f"report.by: no document has a column {unknown[0]!r}, they have {', '.join(sorted(known))}")
-    asked = dict.fromkeys(("dump", "domain", *(find(name, known) or name for name in by), *others))
-    columns = [name for name in asked if name not in NUMBERS]
+def break_down(workspace: Workspace, shards: Sequence[ShardFiles], by: Sequence[str] = ()) -> Breakdown:
+    """Count the eligible and the selected documents of every group, also of further columns of the documents."""
+    columns = [name for name in dict.fromkeys(("dump", "domain", *by)) if name not in NUMBERS]
     chosen = evenly_spaced(len(shards), MOST_SHARDS)
     step = max(1, -(-sum(shards[index].documents.rows for index in chosen) // MOST_DOCUMENTS))
     places, is_kept = eligible_documents(workspace, shards, chosen, step)
@@ -95,24 +78,12 @@ def break_down(
 
 
 def _labels(documents: pa.Table, name: str) -> pa.Array | pa.ChunkedArray:
-    """Return a column as text, with null instead of empty text; of a column that is not there, null.
-
-    Raises
-    ------
-    SettingsError
-        If its type cannot be converted to text, such as a list.
-    """
+    """Return a column as text, with null instead of empty text; of a column that is not there, null."""
     if name == "domain":
         return domains(documents["url"])
     if name not in documents.column_names:
         return pa.nulls(len(documents), pa.string())
-    column = documents[name]
-    try:
-        labels = column.cast(pa.string())
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise SettingsError(
-            f"report.by: a column of type {column.type} cannot be broken down by: name one of text, numbers or dates"
-        ) from error
+    labels = documents[name].cast(pa.string())
     return pc.if_else(pc.equal(labels, ""), pa.scalar(None, pa.string()), labels)
 
 

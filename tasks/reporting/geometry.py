@@ -10,12 +10,13 @@ from fineweb_mask.models.analysis import vectors
 from fineweb_mask.models.analysis.groups import telling_words
 from fineweb_mask.models.analysis.vectors import Unit, nearest_cosines, unit_rows
 from fineweb_mask.models.selection.measures import near_duplicate_rate
-from fineweb_mask.models.settings import ReportSettings
 from fineweb_mask.tasks.reporting.samples import Places, Sample, draw, texts_at, vectors_at
 from fineweb_mask.tasks.workspace.references import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 SEED = 0
+SAMPLE = 20_000
+"""Documents sampled from the source and from the selection, each."""
 QUERIES = 4_000
 """Documents whose nearest neighbour in the sample is computed."""
 CLUSTERS = 12
@@ -53,10 +54,10 @@ class Diversity(NamedTuple):
     selected: Sample
 
 
-def measure(workspace: Workspace, shards: Sequence[ShardFiles], settings: ReportSettings) -> Diversity | None:
+def measure(workspace: Workspace, shards: Sequence[ShardFiles]) -> Diversity | None:
     """Sample documents and measure their vectors; None if no document is eligible or none is selected."""
     generator = np.random.default_rng(SEED)
-    eligible, selected = draw(workspace, shards, settings.sample, generator)
+    eligible, selected = draw(workspace, shards, SAMPLE, generator)
     if not len(eligible.places) or not len(selected.places):
         return None
     before = unit_rows(vectors_at(workspace, shards, eligible.places))

@@ -16,12 +16,12 @@ from fineweb_mask.tasks.reporting.geometry import Diversity
 from fineweb_mask.tasks.reporting.page import Column, Figure, Section, Table, Tile
 from fineweb_mask.tasks.source.inventory import Inventory, notes_of
 from fineweb_mask.tasks.workspace.records.counts import Counts, add_groups, mean_of
-from fineweb_mask.tasks.workspace.references import ShardFiles
+from fineweb_mask.tasks.workspace.references import NOT_KEPT, ShardFiles
 
 FUNNEL, BY_GROUP, QUALITY = "Where documents went", "Share selected by group", "Quality and length"
 DIVERSITY, LOSSES, OPTIMUM = "Diversity", "What each group loses", "Distance from the optimum"
 """Titles of sections, which findings name."""
-STAGE_OF = {"duplicate": "dedup", "near_duplicate": "dedup", "same_url": "dedup", "bad_vector": "embed"}
+STAGE_OF = {**dict.fromkeys(NOT_KEPT, "dedup"), "bad_vector": "embed"}
 """The stage that drops documents for a reason, unless it is ingest."""
 GROUPS = {
     "dump": "dump",

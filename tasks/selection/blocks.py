@@ -28,25 +28,26 @@ from fineweb_mask.tasks.inference.gpu import gpu_slot, torch_device
 from fineweb_mask.tasks.processes.workers import cores
 from fineweb_mask.tasks.selection.inputs.selector_inputs import read_inputs
 from fineweb_mask.tasks.selection.inputs.shard_documents import (
-    ShardColumns,
     read_columns,
     read_groups,
     read_vectors,
 )
-from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob
+from fineweb_mask.tasks.workspace.job import Dependencies, StageJob
 from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile, digest
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 
 if TYPE_CHECKING:
     from fineweb_mask.models.selection.block import Selection
     from fineweb_mask.models.selection.inputs import SelectorInputs
-    from fineweb_mask.models.selection.ranges import Ranges
+    from fineweb_mask.models.selection.objective import Ranges
 
 Groups = list[list[ShardFiles]]
 Solved = TypeVar("Solved")
 
 CPU_SLOTS = threading.Semaphore(max(1, 2 * cores() // THREADS))
 """For blocks that the CPU selects from: two on two cores took 1.2 times as long as one after the other."""
+PROOF = ("objective", "random_objective", "upper_bound", "gap")
+"""Of a selection, what is told of its block."""
 NOT_READ = {"device", "block_size", "blocks", "groups"}
 """Settings on which the selection from a block does not depend."""
 
@@ -71,19 +72,13 @@ def grouped(shards: Sequence[ShardFiles], documents: int, most: int | None = Non
     return groups
 
 
-def group_name(group: Sequence[ShardFiles]) -> str:
-    """Return the name of a group of shards, by its first and its last one."""
-    first, last = group[0].name, group[-1].name
-    return first if first == last else f"{first}..{last}"
-
-
 def inputs_of(shard: ShardFiles) -> list[str]:
     """Return what identifies all that a selection reads of a shard."""
     return [shard.name, shard.scores.fingerprint, shard.embeddings.fingerprint, shard.duplicates.fingerprint]
 
 
-class PreparingJob(ShardJob):
-    """A job that reads a shard before a later one selects from it."""
+class PreparingJob(StageJob):
+    """A job that reads a shard before its group is selected from."""
 
     settings: PipelineSelectionSettings
     shard: ShardFiles
@@ -95,7 +90,7 @@ class PreparingJob(ShardJob):
         return self.shard.name
 
 
-class BlocksJob(ShardJob):
+class BlocksJob(StageJob):
     """Select from a group of shards: several as one block, or one shard in one or more slices."""
 
     shards: list[ShardFiles]
@@ -114,8 +109,9 @@ class BlocksJob(ShardJob):
 
     @property
     def group(self) -> str:
-        """The name of the group of shards."""
-        return group_name(self.shards)
+        """The name of the group of shards, by its first and its last one."""
+        first, last = self.shards[0].name, self.shards[-1].name
+        return first if first == last else f"{first}..{last}"
 
     @property
     def slices(self) -> int:
@@ -144,7 +140,7 @@ class Block(NamedTuple):
 
     name: str
     rows: NDArray[np.int64]  # of the group, ascending
-    vectors: NDArray[np.floating[Any]]  # of these rows, as are the next two
+    vectors: NDArray[np.float16]  # of these rows, as are the next two
     quality: NDArray[np.float32]
     tokens: NDArray[np.int64]
     groups: NDArray[np.object_] | None = None  # (rows,), with budgets by group
@@ -158,93 +154,101 @@ class Block(NamedTuple):
         return self._replace(name=name, groups=None, also=also, **own)
 
 
-class Group(NamedTuple):
-    """What a selection reads of a group of shards, one after the other, the vectors aside."""
+class Chosen(NamedTuple):
+    """What was selected from a block."""
 
-    job: BlocksJob
-    columns: ShardColumns  # of all shards
-    inputs: "SelectorInputs"
+    told: dict[str, Any]  # what the reports need of it
+    rows: NDArray[np.int64]
+    selected: NDArray[np.bool_]  # (rows,), as is the next
+    inclusion: NDArray[np.float32]
 
-    @classmethod
-    def read(cls, job: BlocksJob) -> Self:
+
+def chosen_of(block: Block, selection: "Selection | None", **more: object) -> Chosen:
+    """Return what was selected from a block, None for nothing, with `more` that the reports need of it."""
+    selected, inclusion = np.zeros(len(block.rows), dtype=bool), np.zeros(len(block.rows), dtype=np.float32)
+    if selection is not None:
+        selected[selection.indices], inclusion = True, selection.inclusion
+    told = {
+        "name": block.name,
+        "documents": len(block.rows),
+        "selected": int(selected.sum()),
+        "tokens": int(block.tokens.sum()),
+        "tokens_selected": int(block.tokens[selected].sum()),
+        **{name: getattr(selection, name, None) for name in PROOF},
+        "terms": {} if selection is None else selection.terms,
+    }
+    return Chosen(told | more, block.rows, selected, inclusion)
+
+
+class Group:
+    """A group of shards, one after the other: what a selection reads of them, the vectors aside, and their masks.
+
+    Attributes
+    ----------
+    quality, candidate, tokens
+        As `ShardColumns` has them, of all shards.
+    """
+
+    def __init__(self, job: BlocksJob) -> None:
         """Read a job's group."""
         shards = [read_columns(job.workspace, shard) for shard in job.shards]
-        quality, candidate, tokens = (
+        self.job = job
+        self.quality, self.candidate, self.tokens = (
             np.concatenate([getattr(shard, name) for shard in shards]) for name in ("quality", "candidate", "tokens")
         )
-        excluded = sum((Counter(shard.excluded) for shard in shards), Counter())
-        inputs = read_inputs(job.workspace, job.shards, job.solved, job.targets)
-        return cls(job, ShardColumns(quality, candidate, tokens, dict(excluded)), inputs)
+        self._excluded = dict(sum((Counter(shard.excluded) for shard in shards), Counter()))
+        self._inputs = read_inputs(job.workspace, job.shards, job.solved, job.targets)
+        self._selected = np.zeros_like(self.candidate)
+        self._inclusion = np.full(len(self.candidate), np.nan, dtype=np.float32)  # where the document was in no block,
+        self._names = np.full(len(self.candidate), None, dtype=object)  # and has no name
+        self._blocks = list[dict[str, Any]]()
 
     def blocks(self, by: str | None = None) -> Iterator[Block]:
         """Yield the group's blocks, reading one at a time; one without a candidate is left out.
 
         `by` is the column of the documents' groups, where budgets are by group.
         """
-        columns: dict[str, NDArray[Any]] = {"quality": self.columns.quality, "tokens": self.columns.tokens}
+        job, groups = self.job, None
         if by is not None:
-            columns["groups"] = np.concatenate(
-                [read_groups(self.job.workspace, shard, by) for shard in self.job.shards]
-            )
-        for name, rows in track("blocks", list(self._places()), part=(0, 1)):
-            own = {column: values[rows] for column, values in columns.items()}
-            yield Block(name, rows, self._vectors(rows), also=self.inputs.take(rows), **own)
-
-    def _places(self) -> Iterator[tuple[str, NDArray[np.int64]]]:
-        """Yield the name and the rows of every block."""
-        job, slices = self.job, self.job.slices
-        edges = np.linspace(0, len(self.columns.candidate), slices + 1).round().astype(int)
-        for index, (start, stop) in enumerate(pairwise(edges)):
-            rows = start + self.columns.candidate[start:stop].nonzero()[0]
+            groups = np.concatenate([read_groups(job.workspace, shard, by) for shard in job.shards])
+        edges = np.linspace(0, len(self.candidate), job.slices + 1).round().astype(int)
+        for index, (start, stop) in enumerate(track("blocks", list(pairwise(edges)), part=(0, 1))):
+            rows = start + self.candidate[start:stop].nonzero()[0]
             if len(rows):
-                yield job.group if slices == 1 else f"{job.group}#{index}", rows
+                name = job.group if job.slices == 1 else f"{job.group}#{index}"
+                vectors: NDArray[np.float16] = np.empty((0, 0), dtype=np.float16)
+                for places, part in self.vectors(rows):
+                    if not len(vectors):
+                        vectors = np.empty((len(rows), part.shape[1]), dtype=part.dtype)
+                    vectors[places] = part
+                own = None if groups is None else groups[rows]
+                yield Block(name, rows, vectors, self.quality[rows], self.tokens[rows], own, self._inputs.take(rows))
 
-    def _vectors(self, rows: NDArray[np.int64]) -> NDArray[np.floating[Any]]:
-        """Read the vectors of some rows of the group, ascending: (rows, dimensions)."""
-        found: NDArray[np.floating[Any]] = np.empty((0, 0), dtype=np.float16)
+    def vectors(
+        self, rows: NDArray[np.int64], at_once: int | None = None
+    ) -> Iterator[tuple[slice, NDArray[np.float16]]]:
+        """Yield the vectors of some rows of the group, ascending, with their places in `rows`: (b, d) each."""
         start = 0
         for shard in self.job.shards:
             first, last = np.searchsorted(rows, [start, start + shard.rows])
-            for places, part in read_vectors(self.job.workspace, shard, rows[first:last] - start):
-                if not len(found):
-                    found = np.empty((len(rows), part.shape[1]), dtype=part.dtype)
-                found[first + places.start : first + places.stop] = part
+            for places, part in read_vectors(self.job.workspace, shard, rows[first:last] - start, at_once):
+                yield slice(first + places.start, first + places.stop), part
             start += shard.rows
-        return found
 
+    def enter(self, chosen: Chosen) -> None:
+        """Enter what was selected from a block, by the rows of the group."""
+        self._selected[chosen.rows] = chosen.selected
+        self._inclusion[chosen.rows] = chosen.inclusion
+        self._names[chosen.rows] = chosen.told["name"]
+        self._blocks.append(chosen.told)
 
-class Masks:
-    """The masks of a group of shards, entered block by block."""
-
-    def __init__(self, group: Group) -> None:
-        n = len(group.columns.candidate)
-        self._group = group
-        self._selected = np.zeros(n, dtype=bool)
-        self._inclusion = np.full(n, np.nan, dtype=np.float32)  # NaN and no name where the document was in no block
-        self._names = np.full(n, None, dtype=object)
-
-    def enter(self, block: Block, selection: "Selection | None") -> None:
-        """Enter what was selected from a block; None: nothing, so that each document's inclusion is 0."""
-        selected, inclusion = np.zeros(len(block.rows), dtype=bool), np.zeros(len(block.rows), dtype=np.float32)
-        if selection is not None:
-            selected[selection.indices], inclusion = True, selection.inclusion
-        self.enter_rows(block.rows, selected, inclusion, block.name)
-
-    def enter_rows(
-        self, rows: NDArray[np.int64], selected: NDArray[np.bool_], inclusion: NDArray[np.float32], name: str
-    ) -> None:
-        """Enter which of some rows of the group, (r,), are selected, with each one's inclusion."""
-        self._selected[rows] = selected
-        self._inclusion[rows] = inclusion
-        self._names[rows] = name
-
-    def write(self, blocks: list[dict[str, Any]]) -> None:
-        """Write one file for each shard, with what the reports need of each block.
+    def write(self) -> None:
+        """Write the masks, one file for each shard, with what the reports need of each block.
 
         Those that a killed run finished are written again: all files of a group are of one selection, and another
         machine need not repeat it to the last bit.
         """
-        job, key, start = self._group.job, self._group.job.key, 0
+        job, key, start = self.job, self.job.key, 0
         for shard in job.shards:
             own = slice(start, start + shard.rows)
             inclusion = pa.array(self._inclusion[own], mask=np.isnan(self._inclusion[own]))
@@ -254,7 +258,7 @@ class Masks:
             path = job.workspace.shard_path(job.folder_name, shard.name, key)
             with stage_file_writer(path, MASKS, key) as writer:
                 writer.write(batch)
-                writer.details = {"blocks": blocks, "excluded": self._group.columns.excluded}
+                writer.details = {"blocks": self._blocks, "excluded": self._excluded}
             start += shard.rows
 
 
@@ -280,26 +284,3 @@ def select_block(settings: PipelineSelectionSettings, block: Block, ranges: "Ran
     from fineweb_mask.models.selection.selector import select as select_documents
 
     return call_with(block, select_documents, settings, also=block.also, ranges=ranges)
-
-
-def describe(block: Block, selection: "Selection | None") -> dict[str, Any]:
-    """Return what the reports need of the selection from a block; None: nothing was selected."""
-    counts = {
-        "name": block.name,
-        "documents": len(block.rows),
-        "selected": 0,
-        "tokens": int(block.tokens.sum()),
-        "tokens_selected": 0,
-    }
-    if selection is None:
-        unknown = dict.fromkeys(("objective", "random_objective", "upper_bound", "gap"))
-        return counts | unknown | {"terms": {}}
-    return counts | {
-        "selected": len(selection.indices),
-        "tokens_selected": int(block.tokens[selection.indices].sum()),
-        "objective": selection.objective,
-        "random_objective": selection.random_objective,
-        "upper_bound": selection.upper_bound,
-        "gap": selection.gap,
-        "terms": selection.terms,
-    }

@@ -14,8 +14,8 @@ than there are cells; new shards change only the cells that they have documents 
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -30,15 +30,17 @@ from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.inference.gpu import gpu_slot, torch_device
 from fineweb_mask.tasks.selection.blocks import (
     Block,
+    Chosen,
     PreparingJob,
     block_key,
     call_with,
-    describe,
+    chosen_of,
     inputs_of,
 )
 from fineweb_mask.tasks.selection.inputs.shard_documents import PART_ROWS, random_keys, read_columns, read_vectors
 from fineweb_mask.tasks.storage.parquet import read_table
-from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, ShardJob, Stage, stage_task
+from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, StageJob, stage_task
+from fineweb_mask.tasks.workspace.listing import read_footer
 from fineweb_mask.tasks.workspace.references import StageFile, digest
 from fineweb_mask.tasks.workspace.stage_parquet import read_arrays, stage_file_writer, write_arrays
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
 
 SAMPLE, OF_EACH_CELL, LARGEST_SAMPLE = 32_768, 64, 131_072  # documents: at least, for each cell, at most
 COLUMNS = ("rows", "vectors", "quality", "tokens")  # of the documents of a cell, as `Block` has them
+CHOSEN = ("shard", "rows", "selected", "inclusion")  # of what is selected from a part of a cell
 ARRAYS = ("rates", "vectors", "costs", "cells", "standard")  # of a plan
 
 
@@ -189,7 +192,7 @@ def sizes_of_cells(settings: PipelineSelectionSettings, routes: Sequence[StageFi
 class PlanJob(ProductJob):
     """Find what each cell gives of the budget, and what is selected beside it."""
 
-    stage: ClassVar[Stage] = Stage("plan_selection", version=5, label="select")
+    stage: ClassVar[Stage] = Stage("plan_selection", version=6, label="select")
     name: ClassVar[str] = "selection-plan"
     shard_names: ClassVar[list[str]] = []  # later jobs select from them
     settings: PipelineSelectionSettings
@@ -216,7 +219,7 @@ def plan_selection(job: PlanJob) -> None:
         cells = cells_of(sample["vectors"], centres, device)
         plan = plan_cells(cells=cells, settings=job.settings, sizes=sizes, device=device, **sample)
     arrays = {name: getattr(plan, name) for name in ARRAYS}
-    details = {"rate": plan.rate, "total": plan.total, "ranges": asdict(plan.ranges)}
+    details = {"rate": plan.rate, "total": plan.total, "ranges": dict(plan.ranges)}
     read = [[file.fingerprint for file in files] for files in (job.samples, job.routes)]
     _publish(job, arrays, read, details | {"rates": plan.rates.tolist()})
 
@@ -224,10 +227,11 @@ def plan_selection(job: PlanJob) -> None:
 def read_plan(workspace: Workspace, file: StageFile) -> "Plan":
     """Read what `plan_selection` wrote."""
     from fineweb_mask.models.selection.cells import Plan
-    from fineweb_mask.models.selection.ranges import Ranges
+    from fineweb_mask.models.selection.objective import Term
 
     arrays, details = read_arrays(workspace.resolve(file)), file.details
-    return Plan(details["rate"], details["total"], Ranges.of_details(details["ranges"]), **arrays)
+    ranges = {name: Term(*term) for name, term in details["ranges"].items()}
+    return Plan(details["rate"], details["total"], ranges, **arrays)
 
 
 class DivideJob(PreparingJob):
@@ -256,7 +260,7 @@ def divide_shard(job: DivideJob) -> None:
             edges = np.flatnonzero(np.diff(cells[own][order], prepend=-1, append=-1))
             for start, stop in pairwise(edges):
                 at = order[start:stop]
-                part = {
+                part: dict[str, NDArray[Any]] = {
                     "rows": own[at],
                     "vectors": vectors[at],
                     "quality": columns.quality[own[at]],
@@ -267,10 +271,10 @@ def divide_shard(job: DivideJob) -> None:
     write_arrays(job.output, job.key, arrays(), {})
 
 
-class CellJob(ShardJob):
+class CellJob(StageJob):
     """Select from a cell of a group of shards, in parts no larger than a block."""
 
-    stage: ClassVar[Stage] = Stage("select_cell", version=5, label="select", folders=("chosen",), interim=True)
+    stage: ClassVar[Stage] = Stage("select_cell", version=6, label="select", folders=("chosen",), interim=True)
     shard_names: ClassVar[list[str]] = []  # a later job selects from them
     settings: PipelineSelectionSettings
     cell: int
@@ -291,44 +295,51 @@ class CellJob(ShardJob):
 
     def depends_on(self) -> Dependencies:
         """Return the settings, the cell's budget and plan, and the shards."""
-        own = [self.name, self.budget, self.settings.block_size]
-        files = [file.fingerprint for file in self.divided]
-        settings = [block_key(self.settings, "select_ratio"), *own]
-        return Dependencies(settings=settings, inputs=[self.plan.fingerprint, *files])
+        settings = [block_key(self.settings, "select_ratio"), self.name, self.budget, self.settings.block_size]
+        return Dependencies(settings=settings, inputs=[file.fingerprint for file in (self.plan, *self.divided)])
 
 
 @stage_task
 def select_cell(job: CellJob) -> None:
-    """Write who is selected, each document's inclusion and its block; details: what the reports need of the blocks."""
+    """Write what was selected from each part of a cell."""
     from fineweb_mask.models.selection.cells import select_from_cell
 
-    plan, parts, of_shard = read_plan(job.workspace, job.plan), [], list[NDArray[np.int64]]()
+    plan, found = read_plan(job.workspace, job.plan), {name: list[NDArray[Any]]() for name in ("shard", *COLUMNS)}
     for number, file in enumerate(track("shards", job.divided)):
-        found = read_arrays(job.workspace.resolve(file), str(job.cell))
-        for part in dict.fromkeys(name.rpartition("/")[0] for name in found):
-            parts.append({name: found[f"{part}/{name}"] for name in COLUMNS})
-            of_shard.append(np.full(len(parts[-1]["rows"]), number))
-    whole = {name: np.concatenate([part.pop(name) for part in parts]) for name in list(parts[0])}
-    n, slices = len(whole["rows"]), -(-len(whole["rows"]) // job.settings.block_size)
-    edges = np.linspace(0, n, slices + 1).round().astype(int)
-    costs = whole["tokens"] if job.settings.budget_by == "tokens" else np.ones(n, dtype=np.int64)
-    spent = np.concatenate([[0], costs.cumsum()])
-    budgets = np.diff((job.budget * (spent[edges] / spent[-1])).round().astype(int))
-    selected, inclusion = np.zeros(n, dtype=bool), np.zeros(n, dtype=np.float32)
-    described = []
+        for name, array in read_arrays(job.workspace.resolve(file), str(job.cell)).items():
+            found[column := name.rpartition("/")[2]].append(array)
+            if column == "rows":
+                found["shard"].append(np.full(len(array), number))
+    shard, rows, vectors, quality, tokens = (np.concatenate(found.pop(name)) for name in ("shard", *COLUMNS))
+    slices = math.ceil(len(rows) / job.settings.block_size)
+    edges = np.linspace(0, len(rows), slices + 1).round().astype(int)
+    costs = tokens if job.settings.budget_by == "tokens" else np.ones_like(tokens)
+    spent = np.concatenate([[0], costs.cumsum()])[edges]
+    budgets = np.diff((job.budget * (spent / spent[-1])).round().astype(int)).tolist()
+    arrays, blocks = dict[str, NDArray[Any]](), []
     for number, (start, stop) in enumerate(pairwise(edges)):
-        rows, vectors, quality, tokens = (whole[name][start:stop] for name in COLUMNS)
-        block = Block(f"{job.name}#{number}" if slices > 1 else job.name, rows, vectors, quality, tokens)
-        selection, budget = None, int(budgets[number])
-        if budget >= costs[start:stop].min():
-            settings = job.settings.model_copy(update={"budget": budget})
+        own, name = slice(start, stop), f"{job.name}#{number}" if slices > 1 else job.name
+        block, selection = Block(name, rows[own], vectors[own], quality[own], tokens[own]), None
+        if budgets[number] >= costs[own].min():
+            settings = job.settings.model_copy(update={"budget": budgets[number]})
             selection = call_with(block, select_from_cell, settings, plan, job.cell)
-            selected[start + selection.indices], inclusion[start:stop] = True, selection.inclusion
-        described.append(describe(block, selection))
-    arrays = {"shard": np.concatenate(of_shard), "rows": whole["rows"], "selected": selected, "inclusion": inclusion}
-    arrays["part"] = np.repeat(np.arange(slices), np.diff(edges))
-    details = {"blocks": described, "shards": [file.name for file in job.divided]}
-    write_arrays(job.output, job.key, arrays, details)
+        chosen = chosen_of(block, selection)
+        blocks.append(chosen.told)
+        part = {"shard": shard[own], "rows": chosen.rows, "selected": chosen.selected, "inclusion": chosen.inclusion}
+        arrays |= {f"{number}/{name}": array for name, array in part.items()}
+    write_arrays(job.output, job.key, arrays, {"blocks": blocks, "shards": [file.name for file in job.divided]})
+
+
+def read_cell(workspace: Workspace, file: StageFile, starts: Mapping[str, int]) -> Iterator[Chosen]:
+    """Read what `select_cell` wrote, by the rows of the group, in which each shard starts at a row."""
+    path = workspace.resolve(file)
+    footer = read_footer(path)
+    assert footer is not None  # noqa: S101 - the file was built by a stage
+    first = np.array([starts[name] for name in footer.details["shards"]])
+    for number, told in enumerate(footer.details["blocks"]):
+        part = read_arrays(path, str(number))
+        shard, rows, selected, inclusion = (part[f"{number}/{name}"] for name in CHOSEN)
+        yield Chosen(told, first[shard] + rows, selected, inclusion)
 
 
 def cell_jobs(

@@ -7,7 +7,7 @@ time beside selecting from every block again, which follows.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.shares import GroupShare, group_shares
 from fineweb_mask.models.settings import PipelineSelectionSettings
-from fineweb_mask.tasks.selection.blocks import Block, describe, inputs_of, select_block
+from fineweb_mask.tasks.selection.blocks import Block, inputs_of, select_block
 from fineweb_mask.tasks.selection.inputs.shard_documents import read_columns, read_groups
-from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, stage_task
+from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, stage_task
+from fineweb_mask.tasks.workspace.listing import read_footer
 from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
-from fineweb_mask.tasks.workspace.stage_parquet import read_stage_footer, write_arrays
+from fineweb_mask.tasks.workspace.stage_parquet import write_arrays
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ ROUNDING = 0.5
 """Of a document or token: what a block's first budget has in advance, so that budgets are rounded and not cut."""
 
 
-class SharesJob(ShardJob):
+class SharesJob(StageJob):
     """Divide the budget of the corpus among its groups."""
 
     stage: ClassVar[Stage] = Stage("group_shares", version=2, label="select", folders=("group_shares",), interim=True)
@@ -75,7 +76,7 @@ def shares_of(settings: PipelineSelectionSettings, sizes: Mapping[str, int]) -> 
 
 def read_shares(workspace: Workspace, file: StageFile) -> dict[str, GroupShare]:
     """Read what `divide_budget` wrote."""
-    found = read_stage_footer(workspace.resolve(file))
+    found = read_footer(workspace.resolve(file))
     assert found is not None  # noqa: S101 - the file was built by a stage
     return {name: GroupShare(*share) for name, share in found.details["shares"].items()}
 
@@ -87,11 +88,6 @@ class GroupSelection(NamedTuple):
     selection: "Selection | None"  # None: nothing, for it has no share, or one that holds no document
     group: str | None = None
     budget: float = 0.0  # documents or tokens, as asked
-
-    def described(self) -> dict[str, Any]:
-        """Return what the reports need."""
-        own = {} if self.group is None else {"group": self.group, "budget": self.budget}
-        return describe(self.block, self.selection) | own
 
 
 def select_groups(

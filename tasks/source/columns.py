@@ -3,13 +3,14 @@
 A file may hold others than those that were looked at do: what is not among the columns is not kept, and told.
 """
 
+import json
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -20,14 +21,19 @@ from fineweb_mask.models.names import alike, find
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.schemas import FINEWEB, MEASURED, RESERVED_COLUMNS, ROW, SOURCE_ROW, documents_schema
 from fineweb_mask.models.settings import FLAT, PipelineSettings, SourceSettings
-from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP
 from fineweb_mask.tasks.source.discovery import LARGEST_DOCUMENT, SourceShard
 from fineweb_mask.tasks.source.jsonl import inferred_type, jsonl_records
 from fineweb_mask.tasks.source.opening import PACKED, broken_files, open_parquet_source
 from fineweb_mask.tasks.source.warc import COLUMNS as WARC_COLUMNS
+from fineweb_mask.tasks.storage.atomic import atomic_write
+from fineweb_mask.tasks.storage.remote.copies import read_text
+from fineweb_mask.tasks.workspace.references import digest
+from fineweb_mask.tasks.workspace.workspace import Workspace
 
 FILES, ROWS = 16, 1_000
 """Files that are looked at, evenly spaced, and rows of each that has no list of its columns."""
+REMEMBERED = 64
+"""Files of which one is still there, unchanged, if the corpus is the same."""
 BYTES_OF_ROW, SHARE_PACKED = 2_000, 0.3
 """By which the rows of a crawl are estimated, and how large a compressed file is beside its content."""
 QUERY_COLUMNS = {"shard", "documents_file", "scores_file", "_folder", "_random", "_shard", "_row"}
@@ -241,23 +247,20 @@ def check_columns(settings: PipelineSettings, shards: Sequence[SourceShard]) -> 
     Raises
     ------
     ColumnError
-        If no readable source file has a column, `report.by` names the text, or a column of scores holds texts.
+        If no readable source file has a column, or one holds what it cannot be used for.
     """
-    if "text" in settings.report.by:
-        raise ColumnError(f"report.by: {TEXT_IS_NO_GROUP}")
     check_text_column(shards, "source.text_column", settings.source.text_column)
     if (columns := document_columns(shards)) is None:
         return
-    for key, column, instead in named_columns(settings):
+    for key, column in settings.named_columns.items():
         if (kind := columns.get(column)) is None:
             spelled = [] if (own := find(column, columns)) is None else [own]
+            instead = [FLAT] if key == "materialize.layout" else []
             others = [*instead, *(name for name in columns if name not in {"text", *MEASURED.names})]
-            remedy = "" if settings.source.extra_columns == "all" else "; source.extra_columns adds some of the source"
             raise ColumnError(
-                f"{key}: no document will have a column {column!r}, it may be one of "
-                f"{', '.join(spelled or others)}{remedy}"
+                f"{key}: no document will have a column {column!r}, it may be one of {', '.join(spelled or others)}"
             )
-        if key.startswith("ingest.groups") and not names_groups(kind):
+        if key.startswith("report.by") and not names_groups(kind):
             raise ColumnError(
                 f"{key}: {column!r} must hold text, whole numbers or booleans, its type is {kind}: name another"
             )
@@ -265,24 +268,42 @@ def check_columns(settings: PipelineSettings, shards: Sequence[SourceShard]) -> 
             raise ColumnError(f"{key}: {column!r} must hold numbers, its type is {kind}: name another")
 
 
-def named_columns(settings: PipelineSettings) -> Iterator[tuple[str, str, list[str]]]:
-    """Yield every setting that names a column of the documents, the column, and the other values it may have."""
-    for index, scorer in enumerate(settings.quality.scorers):
-        for key, column in scorer.source_columns.items():
-            yield f"quality.scorers.{index}.{key}", column, []
-    for column in settings.ingest.copies.prefer:
-        yield "ingest.copies.prefer", column, []
-    for column in settings.ingest.copies.exempt:
-        yield "ingest.copies.exempt", column, []
-    for index, column in enumerate(settings.ingest.groups or []):
-        yield f"ingest.groups.{index}", column, []
-    groups, layout = settings.selection.groups, settings.materialize.layout
-    single = {
-        "selection.group_column": settings.selection.group_column,
-        "selection.groups.column": groups and groups.column,
-        "quality.by": settings.quality.by,
-        "materialize.layout": None if layout == FLAT else layout,
-    }
-    yield from ((key, column, [FLAT] if column == layout else []) for key, column in single.items() if column)
-    for index, column in enumerate(settings.report.by):
-        yield f"report.by.{index}", column, []
+def remembered_columns(
+    workspace: Workspace, settings: PipelineSettings, shards: Sequence[SourceShard]
+) -> tuple[tuple[str, str], ...] | None:
+    """Return the columns and types that an earlier run fixed by these settings, if a file it read is still there."""
+    record = _remembered(workspace).get(_columns_key(settings))
+    files = {(shard.name, shard.fingerprint) for shard in shards}
+    if record is None or not files.intersection(map(tuple, record["files"])):
+        return None
+    return tuple((name, kind) for name, kind in record["columns"])
+
+
+def remember_columns(workspace: Workspace, settings: PipelineSettings, shards: Sequence[SourceShard]) -> None:
+    """Remember the columns of a corpus's documents, so that they stay the same while it grows."""
+    if not shards or shards[0].columns is None:
+        return
+    with workspace.alone():
+        if remembered_columns(workspace, settings, shards) is None:
+            some = shards[:: -(-len(shards) // REMEMBERED)]
+            files = [(shard.name, shard.fingerprint) for shard in some]
+            records = _remembered(workspace) | {
+                _columns_key(settings): {"files": files, "columns": shards[0].columns},
+            }
+            with atomic_write(workspace.columns) as partial:
+                partial.write_text(json.dumps(records, indent=1) + "\n")
+
+
+def _remembered(workspace: Workspace) -> dict[str, Any]:
+    """Return the files and columns of earlier runs, by digests of their settings; of a damaged record nothing."""
+    try:
+        found = json.loads(read_text(workspace.columns))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _columns_key(settings: PipelineSettings) -> str:
+    """Return a digest of what the columns depend on, beside the files."""
+    source, paths = settings.source, {column for column in settings.named_columns.values() if "." in column}
+    return digest([source.text_column, source.id_column, source.extra_columns, sorted(paths)])

@@ -25,14 +25,13 @@ from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.models.urls import HUB, is_url
 from fineweb_mask.tasks.source.opening import PACKED
-from fineweb_mask.tasks.storage.remote.errors import RemoteError, is_missing, is_transient, redacted
+from fineweb_mask.tasks.storage.remote.errors import RemoteError, attempt, is_missing, is_transient, redacted
 from fineweb_mask.tasks.storage.remote.filesystem import (
     is_local,
     open_filesystem,
     size_in,
     version_of,
 )
-from fineweb_mask.tasks.storage.remote.retries import attempt
 
 if TYPE_CHECKING:
     from huggingface_hub import HfUri

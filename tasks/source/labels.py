@@ -20,7 +20,7 @@ class LabelsError(DataError):
     """Labels cannot be used; the message says what to change."""
 
 
-def check_labels(labels: LabelSettings) -> list[str]:
+def check_labels(labels: LabelSettings, text_column: str = "text") -> list[str]:
     """Return the file's names of the columns; check that it has them, with usable types, reading only its schema.
 
     Raises
@@ -35,22 +35,24 @@ def check_labels(labels: LabelSettings) -> list[str]:
     except (OSError, pa.ArrowInvalid) as error:
         raise LabelsError(f"the labels {labels.path!r} cannot be read as Parquet: {error}") from error
     found = []
-    for setting, what in {"text_column": "text", "score_column": "numbers or booleans"}.items():
-        name = getattr(labels, setting)
+    for name, what, remedy in (
+        (text_column, "text", "rename, or name by --text-column,"),
+        (labels.score_column, "numbers or booleans", "set score_column to"),
+    ):
         own = find(name, schema.names)
         if own is None or schema.names.count(own) != 1:
-            raise LabelsError(f"{labels.path!r} has no single column {name!r}: set {setting} to one of {schema.names}")
+            raise LabelsError(f"{labels.path!r} has no single column {name!r}: {remedy} one of {schema.names}")
         kind = stored_type(schema.field(own).type)
-        if not (is_text(kind) if setting == "text_column" else any(check(kind) for check in NUMBERS)):
+        if not (is_text(kind) if what == "text" else any(check(kind) for check in NUMBERS)):
             raise LabelsError(
-                f"{setting} {name!r} must hold {what}, its type is {kind}: name another; classes become numbers by "
+                f"the column {name!r} must hold {what}, its type is {kind}: name another; classes become numbers by "
                 "DuckDB, SELECT text, (label = 'good')::INT AS score"
             )
         found.append(own)
     return found
 
 
-def read_labels(labels: LabelSettings) -> tuple[list[str], NDArray[np.bool_]]:
+def read_labels(labels: LabelSettings, text_column: str = "text") -> tuple[list[str], NDArray[np.bool_]]:
     """Return n labelled texts, and which are good, (n,), without rows that have no text or no score.
 
     Raises
@@ -58,7 +60,7 @@ def read_labels(labels: LabelSettings) -> tuple[list[str], NDArray[np.bool_]]:
     LabelsError
         If the columns are not usable, no row is left, or all rows left are of one class.
     """
-    own = check_labels(labels)
+    own = check_labels(labels, text_column)
     try:
         table = read_table(labels.path, columns=own)
     except (OSError, pa.ArrowInvalid) as error:

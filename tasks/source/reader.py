@@ -17,8 +17,8 @@ from fineweb_mask.tasks.source.discovery import LARGEST_DOCUMENT, SourceShard, f
 from fineweb_mask.tasks.source.jsonl import Record, jsonl_records
 from fineweb_mask.tasks.source.opening import PACKED, broken_files, open_parquet_source
 from fineweb_mask.tasks.source.warc import warc_records
+from fineweb_mask.tasks.storage.remote.errors import attempt
 from fineweb_mask.tasks.storage.remote.filesystem import invalidate_listing, open_filesystem
-from fineweb_mask.tasks.storage.remote.retries import attempt
 from fineweb_mask.tasks.workspace.job import BadShardError
 
 BATCH_ROWS = 1_000

@@ -31,9 +31,8 @@ from fineweb_mask.tasks.source.discovery import (
 )
 from fineweb_mask.tasks.source.jsonl import Record, jsonl_records
 from fineweb_mask.tasks.source.opening import BROKEN_FILE_ERRORS, open_parquet_source
-from fineweb_mask.tasks.storage.remote.errors import is_transient
+from fineweb_mask.tasks.storage.remote.errors import attempt, is_transient
 from fineweb_mask.tasks.storage.remote.filesystem import open_filesystem, open_source
-from fineweb_mask.tasks.storage.remote.retries import attempt
 from fineweb_mask.tasks.workspace.job import BadShardError
 
 SPAN, NAMED_IDS = 3, 3

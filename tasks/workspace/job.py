@@ -16,11 +16,11 @@ from pydantic import BaseModel, ConfigDict
 from fineweb_mask.models.errors import DataError, WorkspaceError
 from fineweb_mask.models.urls import is_url
 from fineweb_mask.tasks.storage.atomic import disk_errors_explained
+from fineweb_mask.tasks.storage.remote.copies import remote_of
 from fineweb_mask.tasks.storage.remote.errors import is_transient
-from fineweb_mask.tasks.workspace.listing import Listing
+from fineweb_mask.tasks.workspace.listing import Listing, find_file
 from fineweb_mask.tasks.workspace.manifest import Manifest, is_whole, manifest_reference, read_manifest, write_manifest
-from fineweb_mask.tasks.workspace.references import StageFile, StageKey, digest, stage_file_name
-from fineweb_mask.tasks.workspace.stage_parquet import current_parquet
+from fineweb_mask.tasks.workspace.references import StageFile, StageKey, digest, path_of
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 
@@ -41,11 +41,6 @@ DATA_ERRORS = (
 """Errors that the content of one shard causes; any other, such as a TypeError, is a bug or the machine's."""
 
 
-def rows_through(file: StageFile) -> tuple[int, int]:
-    """Return the number of documents that entered and left a stage that drops none."""
-    return file.rows, file.rows
-
-
 @dataclass(frozen=True)
 class Stage:
     """What all jobs of a stage have in common; every table of stages is read from these fields."""
@@ -56,7 +51,7 @@ class Stage:
     folders: tuple[str, ...] = ()  # of its files in the workspace
     interim: bool = False  # its files are needed only until those of a later stage are there
     per_shard: bool = False  # a bad shard can be quarantined while the others go on
-    documents: Callable[[StageFile], tuple[int, int]] | None = None  # entered and left; None if its rows are none
+    documents: Callable[[StageFile], int] | None = None  # that entered it with a file; None if its rows are none
     gathers: bool = False  # its job is the last of those shown under its name; the time of all is recorded as its own
     counts: tuple[str, str] | None = None  # a document's states before and after it, as `Counts.amounts` names them
 
@@ -74,7 +69,10 @@ class Dependencies(NamedTuple):
 
 
 class StageJob(BaseModel, ABC):
-    """One unit of work of a stage: what it reads, what its output depends on, and where the output goes."""
+    """One unit of work of a stage: what it reads, what its output depends on, and where the output goes.
+
+    The output is the Parquet file of a shard, or one for each of several shards, unless a subclass has another.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -110,11 +108,6 @@ class StageJob(BaseModel, ABC):
         return copied
 
     @property
-    def shard_names(self) -> list[str]:
-        """The shards that the output is of: by default, the one that the job is named after."""
-        return [self.name]
-
-    @property
     def uses_gpu(self) -> bool:
         """Whether a GPU makes the job faster."""
         return False
@@ -129,29 +122,14 @@ class StageJob(BaseModel, ABC):
         """The folder of the files in the workspace; of a product, without the tag of the key."""
         return self.stage.folders[0]
 
-    @abstractmethod
-    def current(self, listing: Listing | None = None) -> StageFile | None:
-        """Return the output if it is whole and agrees with the job's key, else None.
-
-        Where a `listing` is given, stage files are looked for in it and not opened.
-        """
-
-    def paths(self) -> list[Path]:
-        """Return the files and folders that the output consists of, those with fixed names aside."""
-        return []
-
-
-class ShardJob(StageJob):
-    """A job whose output is the Parquet file of a shard, or one for each of several shards."""
-
     @property
     def file_names(self) -> list[str]:
-        """The names of the files: by default one, that of the shard."""
+        """The names of the files: by default one, that of the job."""
         return [self.name]
 
     @property
     def shard_names(self) -> list[str]:
-        """The shards that the files are of."""
+        """The shards that the output is of: by default, those that the files are named after."""
         return self.file_names
 
     @property
@@ -160,7 +138,7 @@ class ShardJob(StageJob):
         return self.workspace.shard_path(self.folder_name, self.name, self.key)
 
     def paths(self) -> list[Path]:
-        """Return the shards' files."""
+        """Return the files and folders that the output consists of, those with fixed names aside."""
         return [self.workspace.shard_path(self.folder_name, name, self.key) for name in self.file_names]
 
     def reference(self, rows: int = 0) -> StageFile:
@@ -168,7 +146,7 @@ class ShardJob(StageJob):
         return StageFile(
             stage=self.kind,
             name=self.name,
-            path=f"{self.folder_name}/{stage_file_name(self.name, self.key)}",
+            path=path_of(self.folder_name, self.name, self.key),
             rows=rows,
             bytes=0,
             fingerprint=self.key.fingerprint,
@@ -178,13 +156,16 @@ class ShardJob(StageJob):
         """Return the files, in the order of their names, or None if one is not current."""
         files = []
         for name in self.file_names:
-            if (file := find_file(self, self.folder_name, name, listing)) is None:
+            if (file := find_file(self.workspace, self.folder_name, name, self.key, listing)) is None:
                 return None
             files.append(file)
         return files
 
     def current(self, listing: Listing | None = None) -> StageFile | None:
-        """Return the file, or one reference to all, if they are current, else None."""
+        """Return the file, or one reference to all, if they are whole and agree with the job's key, else None.
+
+        Where a `listing` is given, stage files are looked for in it and not opened.
+        """
         if (files := self.shard_files(listing)) is None:
             return None
         if [file.name for file in files] == [self.name]:
@@ -223,7 +204,8 @@ class ProductJob(StageJob):
         manifest = read_manifest(self.manifest_path)
         if manifest is None or manifest.key != self.key:
             return None
-        return manifest if is_whole(self.manifest_path, manifest, download=not self.stage.folders) else None
+        by_size = bool(self.stage.folders) and remote_of(self.manifest_path) is not None  # else it is downloaded
+        return manifest if is_whole(self.manifest_path, manifest, by_size=by_size) else None
 
     def current(self, listing: Listing | None = None) -> StageFile | None:  # noqa: ARG002 - manifests are small
         """Return a reference to the files or the model, if they are whole and agree with the job's key, else None."""
@@ -247,14 +229,6 @@ class ProductJob(StageJob):
 @lru_cache(maxsize=8)
 def _local_workspace(root: str) -> Workspace:
     return Workspace(root)
-
-
-def find_file(job: StageJob, stage_folder: str, shard: str, listing: Listing | None) -> StageFile | None:
-    """Return a reference to a shard's file of a job's key, from the listing or else from its footer, or None."""
-    if listing is not None:
-        return listing.find(stage_folder, shard, job.key)
-    workspace = job.workspace
-    return current_parquet(workspace, workspace.shard_path(stage_folder, shard, job.key), shard, job.key)
 
 
 class StageTask:

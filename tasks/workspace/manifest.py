@@ -123,17 +123,10 @@ def is_product(folder: Path, stage: str) -> bool:
     return manifest is not None and manifest.key.stage == stage
 
 
-def is_whole(path: Path, manifest: Manifest, *, download: bool = False, by_size: bool = False) -> bool:
+def is_whole(path: Path, manifest: Manifest, *, by_size: bool = False) -> bool:
     """Return whether every file in the manifest at `path` is as it was written.
 
-    Parameters
-    ----------
-    path, manifest
-        Where the manifest is, and what is in it.
-    download
-        Whether files at a URL are downloaded; otherwise they are compared by size alone.
-    by_size
-        Whether local files are compared by size alone.
+    Files are compared `by_size` alone, or as they are read, which downloads those at a URL.
     """
     remote = remote_of(path)
     sizes = {} if remote is None else remote.sizes(remote.name_of(path.parent))
@@ -141,7 +134,7 @@ def is_whole(path: Path, manifest: Manifest, *, download: bool = False, by_size:
         target = path.parent / name
         if (size_of(target) if remote is None else sizes.get(remote.name_of(target))) != file.bytes:
             return False
-        if not by_size if remote is None else download:
+        if not by_size:
             here = ensure_local(target)
             if _digest_once(here, file.bytes, here.stat().st_mtime_ns) != file.sha256:
                 return False

@@ -12,7 +12,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=attrgetter("fingerprint"))
-STAGE_FILE = re.compile(r"(.*)[.]([0-9a-f]{16})[.]parquet")
+STAGE_FILE = re.compile(r".*[.][0-9a-f]{16}[.]parquet")
+"""Path of a file whose name tells its key."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,8 @@ class StageFile(BaseModel):
 NO_FILE = StageFile(stage="", name="", path="", rows=0, bytes=0, fingerprint="")
 """Stands for a stage's file that a shard does not have; its `path` is empty."""
 
-NEAR, SAME_URL, EXCLUDED = COUNTED = ("near_duplicate", "same_url", "excluded")
-"""Why a near-duplicate, a page of a URL that is kept, or what `ingest.exclude` names is dropped, and their details."""
+REPEATED, NEAR, SAME_URL, EXCLUDED = NOT_KEPT = ("duplicate", "near_duplicate", "same_url", "excluded")
+"""Why documents are in the list of a shard: copies of a text or nearly, of a URL, and what `ingest.exclude` names."""
 
 
 _NO_FILE = Field(default_factory=lambda: NO_FILE)  # pydantic copies a default that is a model, 25,000 times
@@ -90,19 +91,9 @@ class ShardFiles(BaseModel):
         return self.documents.rows
 
 
-def stage_file_name(shard: str, key: StageKey) -> str:
-    """Return the path of a shard's file below its folder."""
-    return f"{shard}.{key.tag}.parquet"
-
-
-def shard_and_tag(name: str) -> tuple[str, str] | None:
-    """Return the shard and the tag in a stage file's path below its folder; None if it has none.
-
-    >>> shard_and_tag("en/000.e8a5ad5d69a0cd52.parquet")
-    ('en/000', 'e8a5ad5d69a0cd52')
-    """
-    found = STAGE_FILE.fullmatch(name)
-    return None if found is None else (found[1], found[2])
+def path_of(stage_folder: str, shard: str, key: StageKey) -> str:
+    """Return the path in the workspace of a shard's file of this key."""
+    return f"{stage_folder}/{shard}.{key.tag}.parquet"
 
 
 def digest(value: object) -> str:

@@ -1,7 +1,4 @@
-"""Write a stage's Parquet files with its key in the footer, and check whether they are current.
-
-Guarantees: a file is current only if the key in its footer equals the key of the file that would be built now. A file
-with damaged pages is current until it is read; the read then fails, and the run builds the file again.
+"""Write a stage's Parquet files with its key in the footer, and read rows and columns of them.
 
 Named arrays are written as such a file, too: one row for each array, exactly as it is.
 """
@@ -11,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,9 +19,7 @@ from numpy.typing import NDArray
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.schemas import ARRAYS, DUPLICATES
 from fineweb_mask.tasks.storage.atomic import atomic_write
-from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_metadata, read_table
-from fineweb_mask.tasks.storage.remote.copies import size_of
-from fineweb_mask.tasks.storage.remote.errors import RemoteError
+from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_table
 from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile, StageKey
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -95,12 +90,8 @@ def write_arrays(
     Those with the same prefix, up to the first `/`, can be read without the others.
     """
     with stage_file_writer(path, ARRAYS, key, use_dictionary=False) as writer:
-        before = None
         for name, array in arrays.items() if isinstance(arrays, Mapping) else arrays:
-            prefix = name.partition("/")[0]
-            if prefix != before:
-                writer.flush()
-            before = prefix
+            writer.flush()
             columns = [[name], [array.dtype.str], [list(array.shape)], [np.ascontiguousarray(array).tobytes()]]
             writer.write(pa.record_batch(columns, schema=ARRAYS))
         writer.details = dict(details)
@@ -148,11 +139,6 @@ def take_rows(path: Path, rows: NDArray[np.int64], columns: Sequence[str] | None
     return pa.concat_tables(parts)
 
 
-def documents_of(workspace: Workspace, file: StageFile, rows: NDArray[np.int64], columns: Sequence[str]) -> pa.Table:
-    """Return ascending `rows`, (n,), of a shard's documents, with the `columns` that the shard has."""
-    return take_rows(workspace.resolve(file), rows, columns)
-
-
 def duplicate_rows(workspace: Workspace, duplicates: StageFile) -> NDArray[np.uint32]:
     """Return the rows of a shard that are duplicates, ascending: (n,) uint32.
 
@@ -190,49 +176,3 @@ def kept_batches(
         kept = batch.filter(pa.array(is_kept[batch["row"].to_numpy()])) if len(dropped) else batch
         if kept.num_rows:
             yield kept
-
-
-class StageFooter(NamedTuple):
-    """What a stage's file says of itself."""
-
-    rows: int
-    key: StageKey
-    details: dict[str, Any]
-
-
-def read_stage_footer(path: Path) -> StageFooter | None:
-    """Return what a stage wrote to the footer of a file, or None if that is missing, incomplete or of no stage.
-
-    Raises
-    ------
-    RemoteError
-        If the file is at a URL that cannot be read.
-    """
-    try:
-        metadata = read_metadata(path)
-        footer = json.loads((metadata.metadata or {})[FOOTER_KEY])
-        details = footer.pop("details")
-        return StageFooter(metadata.num_rows, StageKey(**footer), details)
-    except FileNotFoundError:
-        return None
-    except RemoteError:
-        raise
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
-
-
-def current_parquet(workspace: Workspace, path: Path, name: str, key: StageKey) -> StageFile | None:
-    """Return a reference to a stage file if it is complete and its footer holds `key`, else None."""
-    footer, size = read_stage_footer(path), size_of(path)
-    if footer is None or size is None or footer.key != key:
-        return None
-    return StageFile(
-        stage=key.stage,
-        name=name,
-        path=workspace.relative(path),
-        rows=footer.rows,
-        bytes=size,
-        fingerprint=key.fingerprint,
-        details=footer.details,
-        cached=True,
-    )

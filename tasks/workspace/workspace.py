@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Self, TextIO
@@ -19,11 +19,8 @@ from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.urls import is_url
 from fineweb_mask.tasks.storage.atomic import roots_in_use
-from fineweb_mask.tasks.storage.remote.copies import ensure_local, remote_folder
-from fineweb_mask.tasks.workspace.references import StageFile, StageKey, stage_file_name
-
-TAG = "[0-9a-f]" * 16
-"""Pattern of `StageKey.tag` in the names of files."""
+from fineweb_mask.tasks.storage.remote.copies import ensure_local, remote_folder, size_of
+from fineweb_mask.tasks.workspace.references import StageFile, StageKey, path_of
 
 CACHE = "cache"
 """Folder for what stays on this machine: how long jobs took, spilled data."""
@@ -120,7 +117,7 @@ class Workspace:
 
     def shard_path(self, stage_folder: str, shard: str, key: StageKey) -> Path:
         """Return a shard's file of this key in `documents`, `hashes`, `scores`, `embeddings` or `masks`."""
-        return self.root / stage_folder / stage_file_name(shard, key)
+        return self.root / path_of(stage_folder, shard, key)
 
     def sizes(self, folder: str, suffix: str = ".parquet") -> dict[str, int]:
         """Return the size in bytes of each file below a folder that ends so, by its path in the workspace."""
@@ -163,17 +160,13 @@ class Workspace:
 
     def files(self, pattern: str) -> list[Path]:
         """Return the paths, local or remote, that match a pattern such as `fitted/*.json`, sorted."""
-        if self._remote is None:
-            return sorted(self.root.glob(pattern))
-        names = self._remote.sizes(pattern.partition("/")[0])
+        names = self.sizes(pattern.partition("/")[0], suffix="")
         return sorted(self.root / name for name in names if PurePosixPath("/", name).match(f"/{pattern}"))
 
-    def exists(self, path: Path) -> bool:
-        """Return whether a file, or a folder that is not empty, exists locally or remotely."""
-        if self._remote is not None:
-            name = self._remote.name_of(path)
-            return self._remote.size(name) is not None or bool(self._remote.sizes(name))
-        return any(path.iterdir()) if path.is_dir() else path.exists()
+    @property
+    def is_started(self) -> bool:
+        """Whether a run was started in it: its recipe is there."""
+        return size_of(self.root / LAST_RUN) is not None
 
     @contextmanager
     def in_use(self) -> Iterator[Self]:
@@ -190,7 +183,7 @@ class Workspace:
         with self._lock_file(".lock") as lock:
             (self.here / MARKER).touch()
             if _try_lock(lock, fcntl.LOCK_EX):
-                remove_partial_files(self.here.rglob(".*.partial"))
+                self._remove_partial_files()
             _wait_for(lock, fcntl.LOCK_SH, f"waiting for what removes files from {self.display_path(self.root)}")
             roots_in_use.append(self.root)
             try:
@@ -212,7 +205,7 @@ class Workspace:
             if not _try_lock(lock, fcntl.LOCK_EX):
                 raise WorkspaceError(f"a run is using the workspace {self.display_path(self.root)}: wait for its end")
             with self.alone():
-                remove_partial_files(self.here.rglob(".*.partial"))
+                self._remove_partial_files()
                 yield self
 
     @contextmanager
@@ -238,6 +231,12 @@ class Workspace:
         with open(handle, "a", encoding="utf-8") as file:  # noqa: PTH123 - a file that is open
             yield file
 
+    def _remove_partial_files(self) -> None:
+        """Delete what killed runs did not finish to write."""
+        for leftover in self.here.rglob(".*.partial"):
+            if PARTIAL.fullmatch(leftover.name) and not leftover.is_symlink():  # no run makes a link
+                shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+
     def check_is_ours(self) -> None:
         """Check that the folder or URL is new, empty or a workspace, before anything in it is replaced or removed.
 
@@ -249,7 +248,7 @@ class Workspace:
             If it holds something else, or is not a folder.
         """
         if self._remote is not None:
-            is_ours = self._remote.size(LAST_RUN) is not None
+            is_ours = self.is_started
             names = set() if is_ours else {name.partition("/")[0] for name in self._remote.sizes()}
         else:
             if {"?", "\\"} & set(str(self.root)):
@@ -271,19 +270,7 @@ class Workspace:
                 f"hidden files, make an empty file {MARKER}"
             )
 
-    def check_reachable(self) -> None:
-        """Raise `RemoteError` if the workspace is at a URL that cannot be listed."""
-        if self._remote is not None:
-            self._remote.size(LAST_RUN)
-
 
 def is_workspace(folder: Path) -> bool:
     """Return whether a run has used a folder of this machine as its workspace: its marker is there."""
     return os.path.isfile(folder / MARKER)  # noqa: PTH113 - of a folder that cannot be read, False
-
-
-def remove_partial_files(found: Iterable[Path]) -> None:
-    """Delete what killed runs did not finish to write, of files that may be it."""
-    for leftover in found:
-        if PARTIAL.fullmatch(leftover.name) and not leftover.is_symlink():  # no run makes a link
-            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()

@@ -88,7 +88,6 @@ def changed(before, after):
         ("source.text_column=content", ALL),
         ("ingest.min_chars=7", ALL),
         ("ingest.on_bad_shard=fail", set()),
-        ("ingest.groups=[dump]", {"losses", "report"}),
         ("ingest.on_wiped_group=stop", set()),
         ("ingest.near_threshold=0.6", set()),  # of near-duplicates, which are not looked for
         ("quality.combine=minimum", SCORE),
@@ -101,7 +100,7 @@ def changed(before, after):
         ("selection.metrics=disf", SELECT),
         ("selection.block_size=999999", set()),
         ("materialize.title=x", {"materialize", "report"}),
-        ("report.by=[language]", {"report"}),
+        ("report.by=[language]", {"losses", "report"}),
         ("materialize.file_size=99999999", {"partition", "materialize", "report"}),
         ("materialize.partition_size=99999999", {"partition", "materialize", "report"}),
         ("engine.memory_limit=1GB", set()),

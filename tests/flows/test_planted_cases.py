@@ -81,7 +81,8 @@ def fates_of(folder, files):
     for shard in shards:
         for one in read_duplicates(run.workspace, shard.duplicates).to_pylist():
             other = one["twin_shard"]
-            fate = Fate("duplicate") if other is None else Fate("near", files[other][rows[other][one["twin_row"]]])
+            is_near = one["reason"] == "near_duplicate"
+            fate = Fate("near", files[other][rows[other][one["twin_row"]]]) if is_near else Fate(one["reason"])
             fates[shard.name, rows[shard.name][one["row"]]] = fate
     found: dict[str, list[Fate]] = {}
     for (name, row), fate in fates.items():

@@ -38,7 +38,6 @@ from tests.s3 import free_port
 ROOT = Path(__file__).resolve().parents[2]
 SMALL_ENCODER = (  # enough to tell topics apart, and fitted in a second; what is looked at is less, too
     "embedding.static_dimensions=256",
-    "report.sample=500",
 )
 
 RunSample = Callable[..., RunSummary]

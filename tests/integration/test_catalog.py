@@ -14,7 +14,7 @@ from fineweb_mask.flows.cli import app
 from fineweb_mask.flows.compare import compare
 from fineweb_mask.flows.status.catalog import UNFINISHED, UNKNOWN
 from fineweb_mask.flows.status.garbage import collect_garbage
-from fineweb_mask.flows.status.inspection import workspace_status
+from fineweb_mask.flows.status.inspection import inspect_workspace, status_of
 from fineweb_mask.tasks.catalog.views import catalog_files, is_current
 from fineweb_mask.tasks.storage.parquet import DamagedFileError
 from fineweb_mask.tasks.workspace.job import BadShardError
@@ -157,7 +157,7 @@ def test_a_run_that_set_a_shard_aside_is_a_finished_run(hostile_run, tmp_path):
     last = LastRun.load(Workspace(workspace))
     ingest = last.settings.ingest.model_copy(update={"on_bad_shard": "quarantine"})  # as the first of the two runs
     last.model_copy(update={"settings": last.settings.model_copy(update={"ingest": ingest})}).save(Workspace(workspace))
-    found = workspace_status(workspace)
+    found = status_of(inspect_workspace(workspace))
     assert [shard.reason.partition(":")[0] for shard in found.quarantined] == ["ingest"]
     assert {stage.stage: stage.missing for stage in found.stages if stage.missing} == {}
     assert "quarantined" in CliRunner().invoke(app, ["status", str(workspace)]).stdout

@@ -21,7 +21,6 @@ def test_a_deployment_of_the_wheel_runs_in_a_user_s_folder(service, installed_wh
         "source": {"path": "corpus.parquet"},
         "quality": {"scorers": [{"name": "english", "kind": "column", "column": "language_score"}]},
         "embedding": {"static_dimensions": 32},
-        "report": {"sample": 200},
     }
     (folder / "my.yaml").write_text(yaml.safe_dump(recipe))
     deployment = {

@@ -14,7 +14,7 @@ import pytest
 from data_samples.outcome import outcomes
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.flows.status.garbage import collect_garbage
-from fineweb_mask.flows.status.inspection import finished_run, workspace_status
+from fineweb_mask.flows.status.inspection import finished_run, inspect_workspace, status_of
 from fineweb_mask.tasks.workspace.manifest import read_manifest
 from fineweb_mask.tasks.workspace.records.runs import RunRecord
 from tests.integration.conftest import built, sample_command, with_server
@@ -159,7 +159,8 @@ def test_a_new_shard_leaves_the_others_and_what_was_selected_alone(workspace, ru
     assert max(block["documents"] for block in blocks) <= 300
     in_dataset = Counter(rows(workspace)["block"].to_pylist())
     assert in_dataset == {block["name"]: block["selected"] for block in blocks}
-    stale = [stage.stale for stage in workspace_status(workspace).stages]  # what was made with the earlier blocks
+    # What was made with the earlier blocks.
+    stale = [stage.stale for stage in status_of(inspect_workspace(workspace)).stages]
     before = masks(workspace)
     [manifest] = (workspace / "fitted").glob("encoder.*.json")
     encoder = manifest.read_bytes()
@@ -173,7 +174,7 @@ def test_a_new_shard_leaves_the_others_and_what_was_selected_alone(workspace, ru
     after = masks(workspace)
     assert {name: after[name] for name in before} == before
     assert len(after) == len(before) + 1
-    status = workspace_status(workspace)
+    status = status_of(inspect_workspace(workspace))
     assert all(stage.missing == 0 for stage in status.stages)
     stale[1] += 1  # the lists of duplicates
     assert [stage.stale for stage in status.stages] == stale
@@ -193,17 +194,17 @@ def test_a_corpus_of_several_blocks_is_cut_into_documents_that_are_alike(
     assert sum(block["documents"] for block in blocks) == summary.counts.documents_eligible
     assert max(block["documents"] for block in blocks) <= 500
     assert all(block["random_objective"] < block["objective"] <= block["upper_bound"] + 1e-6 for block in blocks)
-    # sample, centres, where documents are, the plan, shards by cell, cells, masks
-    assert built(summary)["select"] == 4 + 1 + 4 + 1 + 4 + len(blocks) + 1
+    # sample, centres, where documents are, the plan, masks
+    assert built(summary)["select"] == 4 + 1 + 4 + 1 + 1
     before = masks(workspace)
     removed = {found.folder for found in collect_garbage(str(workspace), [])}
-    assert {"samples", "divided", "chosen"} <= removed
+    assert "samples" in removed
     add_shard(corpus / "CC-MAIN-2099-01_00000.parquet")
     refitted = run_sample(workspace, *overrides, refit=["selection"])
     assert before.keys() < masks(workspace).keys()
-    assert all(stage.missing == 0 for stage in workspace_status(workspace).stages)
+    assert all(stage.missing == 0 for stage in status_of(inspect_workspace(workspace)).stages)
     assert refitted.documents_kept == round(0.25 * refitted.counts.documents_eligible)
-    of_stage = {stage.stage: stage.rows for stage in workspace_status(workspace).stages}
+    of_stage = {stage.stage: stage.rows for stage in status_of(inspect_workspace(workspace)).stages}
     assert of_stage["select"] == of_stage["ingest"]  # where documents are is no second selection of them
     [cells] = [found for found in collect_garbage(str(workspace), []) if found.folder == "cells"]
     assert (cells.files, cells.undecided) == (SHARDS, 0)  # those of the cells before

@@ -42,7 +42,6 @@ def run_raw_web(server: None, sample_corpus: Path, tokenizer: Path, tmp_path: Pa
                 "embedding.static_dimensions=64",
                 "selection.select_ratio=0.5",
                 f"materialize.export=[{{format: megatron, tokenizer: {tokenizer}}}, {{format: parquet}}]",
-                "report.sample=500",
                 *overrides,
             ],
             str(tmp_path / "workspace"),

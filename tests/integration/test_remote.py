@@ -17,7 +17,7 @@ from prefect.settings import PREFECT_API_URL
 from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
-from fineweb_mask.flows.status.inspection import workspace_status
+from fineweb_mask.flows.status.inspection import inspect_workspace, status_of
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -123,7 +123,7 @@ def test_the_sample_goes_from_a_bucket_to_a_bucket_through_failures(
     fresh = Workspace(url).root
     assert fresh.is_relative_to(tmp_path / "fresh")
     assert not any(list((fresh / stage).glob("*.parquet")) for stage in STAGES)
-    status = workspace_status(url)
+    status = status_of(inspect_workspace(url))
     assert status.workspace == url
     assert all(stage.missing == stage.stale == 0 and stage.done for stage in status.stages)
 

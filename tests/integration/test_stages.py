@@ -12,14 +12,17 @@ from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
 from fineweb_mask.flows.status.garbage import collect_garbage
-from fineweb_mask.flows.status.inspection import StatusError, workspace_status
+from fineweb_mask.flows.status.inspection import StatusError, inspect_workspace, status_of
 from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.integration.conftest import built
 
 
 def state(workspace):
-    return {stage.stage: (stage.done, stage.missing, stage.stale) for stage in workspace_status(workspace).stages}
+    return {
+        stage.stage: (stage.done, stage.missing, stage.stale)
+        for stage in status_of(inspect_workspace(workspace)).stages
+    }
 
 
 def settings_of(workspace):
@@ -171,7 +174,7 @@ def test_status_says_when_the_source_is_gone(workspace, tmp_path):
     source = last.settings.source.model_copy(update={"path": str(tmp_path / "gone")})
     LastRun(settings=last.settings.model_copy(update={"source": source}), folder=last.folder).save(opened)
     with pytest.raises(StatusError, match="out of reach"):
-        workspace_status(Path(workspace))
+        status_of(inspect_workspace(Path(workspace)))
 
 
 @pytest.mark.long
@@ -179,7 +182,7 @@ def test_the_report_is_a_command(workspace, server):
     page = workspace / "reports" / "index.html"
     before = page.read_text(encoding="utf-8")
     assert "Share selected by file_path" not in before
-    arguments = ["report", str(workspace), "--by", "file_path", "--sample", "300", "--json"]
+    arguments = ["report", str(workspace), "--by", "file_path", "--json"]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     summary = json.loads(result.stdout.splitlines()[-1])
@@ -188,7 +191,7 @@ def test_the_report_is_a_command(workspace, server):
     assert all(Path(path).is_file() for path in [*summary["plots"], summary["metrics"]])
     after = page.read_text(encoding="utf-8")
     assert "Share selected by file_path" in after
-    assert "Measured on 300 of 1,892 eligible and 300 of 473 selected" in after
+    assert "Measured on 1,892 of 1,892 eligible and 473 of 473 selected" in after
     assert state(workspace) == DONE  # the settings given are kept
     result = CliRunner().invoke(app, ["report", str(workspace), "--by", "genre"])
     assert result.exit_code == 2, result.output

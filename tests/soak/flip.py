@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 
 from fineweb_mask.flows.status.catalog import ensure_catalog
-from fineweb_mask.flows.status.inspection import workspace_status
+from fineweb_mask.flows.status.inspection import inspect_workspace, status_of
 from fineweb_mask.models.errors import message_of
 from fineweb_mask.tasks.catalog.query import answers, open_catalog
 from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance, verify
@@ -65,7 +65,7 @@ def dataset_of(workspace: Path) -> str:
 
 def state_of(workspace: Path) -> str:
     """Look at the state of all stages; what is damaged may be missing in it."""
-    workspace_status(workspace)
+    status_of(inspect_workspace(workspace))
     return ""
 
 

@@ -38,7 +38,6 @@ SMALL = (
     "embedding.static_dimensions=16",
     "selection.metrics=pairwise",
     "quality.scorers=[{kind: column, column: token_count}]",
-    "report.sample=50",
 )
 
 

@@ -24,7 +24,7 @@ CLI = "fineweb_mask.flows.cli"
 RECIPE = "deployments/recipes/sample.yaml"
 RUN = ("run", RECIPE)
 SHARDS = 8
-SETTINGS = ("embedding.static_dimensions=64", "report.sample=200", "selection.policy_gradient.n_epochs=20")
+SETTINGS = ("embedding.static_dimensions=64", "selection.policy_gradient.n_epochs=20")
 COMPARED = ("documents", "duplicates", "scores", "embeddings", "masks", "fitted", "dataset")
 """Folders of which every byte is compared; the others hold times, or charts of them."""
 STAGES = re.compile(r"(documents|signatures|scores|embeddings|duplicates|masks)/.*\.parquet")

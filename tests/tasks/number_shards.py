@@ -45,5 +45,6 @@ def numbers(
         if stage in {"scores", "embeddings"}:
             table = table.filter(kept)
         key = StageKey(stage=stage, version=1, settings=str(seed), inputs=f"{name} {rows} {duplicates} {bad}")
-        files[stage] = write_table(workspace, stage, name, table, key)
+        details = {"duplicate": len(duplicates)} if stage == "duplicates" else {}
+        files[stage] = write_table(workspace, stage, name, table, key, **details)
     return ShardFiles(**files)

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from fineweb_mask.tasks.workspace.listing import find_file
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey
-from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
+from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 KEY = StageKey(stage="numbers", version=1, settings="s", inputs="i")
@@ -27,12 +28,11 @@ def write_table(
     workspace: Workspace, folder: str, name: str, table: pa.Table, key: StageKey, **details: object
 ) -> StageFile:
     """Write a shard's file of a stage, and return what is known of it."""
-    path = workspace.shard_path(folder, name, key)
-    with stage_file_writer(path, table.schema, key) as writer:
+    with stage_file_writer(workspace.shard_path(folder, name, key), table.schema, key) as writer:
         for batch in table.to_batches():
             writer.write(batch)
         writer.details = details
-    file = current_parquet(workspace, path, name, key)
+    file = find_file(workspace, folder, name, key)
     assert file is not None
     return file
 

@@ -69,7 +69,7 @@ def test_vectors_are_of_unit_length_and_of_their_own_text_of_all_documents_but_d
     encoder = load_encoder(str(built.workspace.root / built.embedding_model.path), built.recipe.embedding)
     for shard in built.selection_shards:
         documents, embeddings, table = shard.documents, shard.embeddings, built.read(shard.embeddings)
-        assert table.schema.equals(embeddings_schema(16, "float16"))
+        assert table.schema.equals(embeddings_schema(16))
         kept = np.setdiff1d(np.arange(documents.rows), duplicate_rows(built.workspace, shard.duplicates))
         assert table["row"].to_pylist() == kept.tolist()
         assert table["embedding"].null_count == 0 == embeddings.details["bad_vectors"]
@@ -81,19 +81,12 @@ def test_vectors_are_of_unit_length_and_of_their_own_text_of_all_documents_but_d
         assert len(np.unique(vectors(table), axis=0)) == len(texts)
 
 
-def test_single_precision_and_equal_bytes_again(copied):
-    def job(given: EmbeddingSettings) -> embed.EmbedJob:
-        return embed_job(copied.workspace, copied.documents[0], copied.embedding_model, given)
-
-    table = copied.read(embed.embed(job(copied.recipe.embedding.model_copy(update={"precision": "float32"}))))
-    assert table.schema.equals(embeddings_schema(16, "float32"))
-    assert np.linalg.norm(vectors(table), axis=1) == pytest.approx(1.0, abs=1e-6)
-    half = vectors(copied.read(copied.embeddings[0]))
-    assert np.array_equal(vectors(table).astype(np.float16), half.astype(np.float16))
+def test_equal_bytes_again(copied):
     path = copied.workspace.resolve(copied.embeddings[0])
     before = path.read_bytes()
     path.unlink()
-    assert not embed.embed(job(copied.recipe.embedding)).cached
+    given = copied.embedding_model, copied.recipe.embedding
+    assert not embed.embed(embed_job(copied.workspace, copied.documents[0], *given)).cached
     assert path.read_bytes() == before
 
 
@@ -123,7 +116,7 @@ def test_the_fingerprint_follows_the_model_s_content(tmp_path, colours, built):
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
-    given = (first, {}), (folder_of(settings(moved)), {}), (first, {"prompt": "x"}), (first, {"precision": "float32"})
+    given = (first, {}), (folder_of(settings(moved)), {}), (first, {"prompt": "x"}), (first, {"max_tokens": 9})
     jobs = [embed_job(built.workspace, built.documents[0], model, settings(**changes)) for model, changes in given]
     assert len({job.key for job in jobs}) == 4
 

@@ -15,8 +15,7 @@ from fineweb_mask.models.settings.quality import FastTextScorerSettings, Quality
 from fineweb_mask.models.settings.selection import TargetSettings
 from fineweb_mask.tasks import fit
 from fineweb_mask.tasks.fit import FitTargetsJob, fit_targets, fitted_on_other_files
-from fineweb_mask.tasks.inference.encoder import loaded_encoder
-from fineweb_mask.tasks.inference.model_files import ModelFolder
+from fineweb_mask.tasks.inference.model_files import ModelFolder, loaded_encoder
 from fineweb_mask.tasks.inference.scorers import load_models, resolve_model
 from fineweb_mask.tasks.source.discovery import find_files
 from fineweb_mask.tasks.source.sidecars import Sidecars
@@ -129,7 +128,7 @@ def test_the_encoder_is_the_same_bytes_in_another_workspace_and_only_its_own_set
         settings = EmbeddingSettings(**{"static_dimensions": 16} | changes)
         return encoder_job(built.workspace, built.documents, settings).key.settings
 
-    assert key() == key(prompt="x", precision="float32") == built.encoder_job.key.settings
+    assert key() == key(prompt="x", max_tokens=5) == built.encoder_job.key.settings
     assert key() != key(static_dimensions=8)
     assert built.encoder_job.current() is not None
     stage = built.encoder_job.stage
@@ -178,10 +177,10 @@ def test_statistics_of_sidecars_leave_out_shards_without_one(copied, tmp_path):
 
 
 EXAMPLES = [
-    {"question": sentence(100), "task": "space"},
-    {"question": sentence(103), "task": "space"},
-    {"question": "  ", "task": "empty"},
-    {"question": sentence(101), "task": "sport"},
+    {"text": sentence(100), "task": "space"},
+    {"text": sentence(103), "task": "space"},
+    {"text": "  ", "task": "empty"},
+    {"text": sentence(101), "task": "sport"},
 ]
 
 
@@ -196,7 +195,7 @@ def job_of(built, path, **settings):
     return FitTargetsJob(
         **sample_of(built.workspace, built.documents),
         files=find_files(str(path), "selection.targets.path"),
-        settings=TargetSettings(path=str(path), **({"text_column": "question", "task_column": "task"} | settings)),
+        settings=TargetSettings(path=str(path), **({"task_column": "task"} | settings)),
         embedding=built.recipe.embedding,
         encoder=ModelFolder(path=built.encoder.path, fingerprint=built.encoder.fingerprint),
     )
@@ -208,7 +207,7 @@ def test_examples_are_embedded_as_documents_are_and_keep_their_tasks(copied, exa
     arrays = read_arrays(copied.workspace.resolve(file))
     assert file.details["tasks"] == ["space", "sport"]
     assert arrays["tasks"].tolist() == [0, 0, 1]
-    texts = [one["question"] for one in EXAMPLES if one["question"].strip()]
+    texts = [one["text"] for one in EXAMPLES if one["text"].strip()]
     encoder = loaded_encoder(copied.workspace, job.encoder, job.embedding)
     np.testing.assert_allclose(arrays["vectors"], encoder.encode(texts).vectors, atol=1e-6)
     buckets = NgramBuckets()
@@ -220,13 +219,14 @@ def test_examples_are_embedded_as_documents_are_and_keep_their_tasks(copied, exa
 
 
 def test_examples_have_a_column_of_texts_one_of_tasks_if_there_is_any_and_some_text(copied, examples, tmp_path):
-    path, lines = tmp_path / "examples.jsonl", {"text_column": "text", "task_column": None}
+    path, lines = tmp_path / "examples.jsonl", {"task_column": None}
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in (sentence(7), sentence(8))))
     arrays = read_arrays(copied.workspace.resolve(fit_targets(job_of(copied, path, **lines))))
     assert arrays["tasks"].tolist() == [0, 0]
     path.write_text('{"text": ""}\n')
+    (tmp_path / "unnamed.jsonl").write_text('{"prompt": "words"}\n')
     for source, settings, message in (
-        (examples, {"text_column": "prompt"}, r"selection\.targets\.text_column"),
+        (tmp_path / "unnamed.jsonl", {"task_column": None}, r"no column 'text', rename one of \['prompt'\]"),
         (examples, {"task_column": "of"}, r"no column 'of', selection\.targets\.task_column may name"),
         (path, lines, r"selection\.targets\.path: .* holds no example"),
     ):

@@ -22,7 +22,7 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.jobs import dedup_job, ingest_job
 
 
-def counted(tmp_path, files, groups=None):
+def counted(tmp_path, files):
     """Return the job that counts the losses of files, given by name as rows, after deduplication."""
     for name, rows in files.items():
         (tmp_path / "source").mkdir(exist_ok=True)
@@ -37,7 +37,7 @@ def counted(tmp_path, files, groups=None):
         ShardFiles(documents=file, duplicates=repeated)
         for file, repeated in zip(documents, job.shard_files(), strict=True)
     ]
-    return LossesJob(root=workspace.address, shards=files, groups=groups, share=0.05)
+    return LossesJob(root=workspace.address, shards=files, by=None)
 
 
 def test_the_counts_of_a_group_are_those_of_its_rows(tmp_path):
@@ -79,7 +79,7 @@ def test_the_counts_of_a_group_are_those_of_its_rows(tmp_path):
         assert group.documents == sum(number for (value, _), number in expected.items() if value == group.value)
         found = {**group.dropped["ingest"], "duplicate again": group.dropped["duplicate"]["duplicate"]}
         assert found | {None: group.kept} == {why: n for (value, why), n in expected.items() if value == group.value}
-    asked = job.model_copy(update={"groups": ["year", "language"]})
+    asked = job.model_copy(update={"by": ["year", "language"]})
     found = by_group(read_losses(job.workspace, count_losses(asked)))
     assert [(one.by_column, one.value) for one in found] == [
         *(("language", value) for value in ("de", "en", None)),
@@ -94,8 +94,8 @@ def test_a_column_of_too_many_values_is_left_out_or_refused(tmp_path, monkeypatc
     file = count_losses(job)
     assert file.details["columns"] == ["site"]
     assert {row["value"] for row in read_losses(job.workspace, file)} == {"0" * 200, "1" * 200}
-    with pytest.raises(SettingsError, match=r"^ingest.groups: the column 'page' has too many values .*name another"):
-        count_losses(job.model_copy(update={"groups": ["page"]}))
+    with pytest.raises(SettingsError, match=r"^report.by: the column 'page' has too many values .*name another"):
+        count_losses(job.model_copy(update={"by": ["page"]}))
 
 
 def losses_of(*counts, share=0.05):

@@ -161,8 +161,8 @@ def test_the_dataset_goes_to_a_folder_of_its_own_and_replaces_nothing_else(copie
     assert str(folder) not in (folder / "provenance.json").read_text()
     assert made.dataset.fingerprint == copied.dataset.fingerprint
     assert made.dataset_job.current() is not None
-    assert made.dataset_job.output.display_path == str(folder)
-    made.dataset_job.output.check()
+    assert made.dataset_job.place.display_path == str(folder)
+    made.dataset_job.place.check()
     mine = tmp_path / "mine"
     mine.mkdir()
     output = Output.of(copied.workspace, settings.model_copy(update={"output": str(mine)}))

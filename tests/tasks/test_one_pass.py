@@ -3,10 +3,8 @@
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
-from fineweb_mask.models.quality.transformer import EduScorer
 from fineweb_mask.models.schemas import embeddings_schema, scores_schema
 from fineweb_mask.models.settings import FROM_QUALITY, EmbeddingSettings
 from fineweb_mask.models.settings.quality import ColumnScorerSettings, EduScorerSettings, QualitySettings
@@ -35,7 +33,7 @@ def plan(copied, folder):
         models = [*copied.models, *(resolve_model(settings) for settings in scorers[1:])]
         statistics = copied.statistics.model_copy(update={"details": {"statistics": STATISTICS}})
         encoder = ModelFolder(path=str(folder), fingerprint=models[1].identity, scorer=scorers[1])
-        embedding = EmbeddingSettings(model=FROM_QUALITY, precision="float32")
+        embedding = EmbeddingSettings(model=FROM_QUALITY)
         shard = copied.documents[0]
         vectors = embed_job(copied.workspace, shard, encoder, embedding)
         job = score_job(copied.workspace, shard, models, statistics, QualitySettings(scorers=scorers), vectors=vectors)
@@ -50,7 +48,7 @@ def test_one_pass_writes_the_scores_and_the_vectors_that_the_stages_write_alone(
     vectors = job.vectors.current()
     table, embeddings = copied.read(scores), copied.read(vectors)
     assert table.schema.equals(scores_schema(["space", "edu", "tokens"]))
-    assert embeddings.schema.equals(embeddings_schema(32, "float32"))
+    assert embeddings.schema.equals(embeddings_schema(32))
     documents = copied.read(copied.documents[0])
     assert table["row"].equals(documents["row"])
     assert embeddings["row"].equals(documents["row"])
@@ -59,8 +57,8 @@ def test_one_pass_writes_the_scores_and_the_vectors_that_the_stages_write_alone(
     own, wait = edu.score_and_encode(edu.tokenise(documents["text"].to_pylist()))
     assert table["edu"].to_numpy().tobytes() == own.tobytes()
     assert table["tokens"].to_pylist() == documents["token_count"].to_pylist()
-    found = np.stack(embeddings["embedding"].to_pylist()).astype(np.float32)
-    assert found.tobytes() == wait().vectors.tobytes()
+    found = np.stack(embeddings["embedding"].to_pylist()).astype(np.float16)
+    assert found.tobytes() == wait().vectors.astype(np.float16).tobytes()
 
     paths = job.output, job.vectors.output
     together = [path.read_bytes() for path in paths]
@@ -82,23 +80,6 @@ def test_the_key_of_the_vectors_follows_the_scorer_alone(plan):
     assert identity != job.vectors.model.fingerprint == job.models[1].identity
     heavier = job.models[1].model_copy(update={"settings": edu.model_copy(update={"weight": 3.0})})
     assert heavier.identity == job.vectors.model.fingerprint
-
-
-def test_a_bad_vector_is_null(plan, monkeypatch):
-    job = plan()
-    honest = EduScorer.score_and_encode
-
-    def bad_row_2(self: EduScorer, tokens: Any) -> Any:
-        scores, wait = honest(self, tokens)
-        found = wait()
-        found.bad[2] = True
-        return scores, lambda: found
-
-    monkeypatch.setattr(EduScorer, "score_and_encode", bad_row_2)
-    score.score(job)
-    assert job.vectors.current().details["bad_vectors"] == 1
-    vectors = pq.read_table(job.vectors.output)["embedding"].to_pylist()
-    assert [row for row, vector in enumerate(vectors) if vector is None] == [2]
 
 
 def test_a_missing_folder_says_how_to_download_the_model_first(monkeypatch):

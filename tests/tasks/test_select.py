@@ -76,7 +76,7 @@ def test_the_vectors_of_a_block_are_those_of_its_rows(tmp_path, monkeypatch):
     stored = [pq.read_table(workspace.resolve(shard.embeddings))["embedding"] for shard in shards]
     whole = np.concatenate([np.array(one.fill_null([0] * DIMENSIONS).to_pylist()) for one in stored])
     starts = [0, 40]  # of the groups, in all rows
-    blocks = [(start, block) for start, job in zip(starts, jobs, strict=True) for block in Group.read(job).blocks()]
+    blocks = [(start, block) for start, job in zip(starts, jobs, strict=True) for block in Group(job).blocks()]
     rows = np.concatenate([start + block.rows for start, block in blocks])
     assert rows.tolist() == sorted({*range(110)} - {2, 12, 42})
     for start, block in blocks:

@@ -115,15 +115,15 @@ class Bounded(Metric):
 
 
 class Linear(Bounded):
-    """A sum over documents, D = h + g . m: the mean quality, or a tangent in place of a metric."""
+    """A sum over documents, D = g . m: the mean quality."""
 
-    def __init__(self, slopes: Tensor, height: float = 0.0) -> None:
-        """Take g, (n,) float32, and h."""
-        self.slopes, self.height = slopes, height
+    def __init__(self, slopes: Tensor) -> None:
+        """Take g, (n,) float32."""
+        self.slopes = slopes
 
     def value(self, masks: Tensor) -> Tensor:
         """Evaluate masks (G, n): (G,) float64."""
-        return self.height + masks.double() @ self.slopes.double()
+        return masks.double() @ self.slopes.double()
 
     def gradient(self, inclusion: Tensor) -> Tensor:  # noqa: ARG002 - it is the same everywhere
         """Return g."""
@@ -131,15 +131,15 @@ class Linear(Bounded):
 
     def random_value(self, budget: Budget) -> float:
         """Compute the value expected of a random selection."""
-        return self.height + min(budget.size / budget.n, 1.0) * float(self.slopes.sum(dtype=torch.float64))
+        return min(budget.size / budget.n, 1.0) * float(self.slopes.sum(dtype=torch.float64))
 
     def place(self, inclusion: Tensor) -> Tensor:
         """Return nothing: it is its own tangent."""
         return inclusion[:0]
 
     def tangent(self, place: Tensor) -> tuple[float, Tensor]:  # noqa: ARG002 - there is one
-        """Return h and g."""
-        return self.height, self.slopes.double()
+        """Return 0 and g."""
+        return 0.0, self.slopes.double()
 
     def pull(self, place: Tensor, taken: Tensor) -> Tensor:  # noqa: ARG002 - there is nothing to move
         """Return nothing."""
@@ -151,7 +151,7 @@ class Linear(Bounded):
 
     def among(self, index: Tensor, part: Budget, whole: Budget) -> "Linear":
         """Return the metric of some documents, index (b,): a mean over the budget is one over that of the part."""
-        return Linear(self.slopes[index] * (whole.limit / part.limit), self.height)
+        return Linear(self.slopes[index] * (whole.limit / part.limit))
 
 
 def metric_class(name: str) -> Any:  # noqa: ANN401 - each has its own constructor

@@ -23,7 +23,7 @@ def solve_quality_sampling(problem: Problem) -> Solution:
 
     Quality is in standard deviations. Source: QuRating, arXiv 2402.09739. The inclusion is the random key.
     """
-    logits = deviations(problem.quality) / problem.settings.quality_sampling.temperature
+    logits = deviations(problem.quality) / problem.settings.temperature
     return in_order(problem, gumbel_keys(logits, 1, problem.generator)[0])
 
 

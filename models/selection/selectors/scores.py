@@ -1,14 +1,13 @@
-"""Select by the separate scores of several scorers: QuaDMix and ODiS."""
+"""Select by the rank of the quality inside groups, QuaDMix, or by the separate scores of several scorers, ODiS."""
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fineweb_mask.models.selection.inputs import SelectionInputError
 from fineweb_mask.models.selection.selectors.sampling import deviations
 from fineweb_mask.models.selection.solvers.policy_gradient import gumbel_keys
 from fineweb_mask.models.selection.solvers.problem import Problem, Solution, in_order
@@ -57,20 +56,18 @@ def in_turn(rankings: Sequence[NDArray[np.integer]], others: Tensor, problem: Pr
 def solve_quadmix(problem: Problem) -> Solution:
     """Sample without replacement, in proportion to a function of each document's rank in its group.
 
-    Ranks are by the weighted sum of the scores. Source: QuaDMix, arXiv 2504.16511, which takes documents more than
-    once, and searches the curve of every group with small models; here they are settings, and the rank of the best
-    document is 0. The inclusion is the random key.
+    Ranks are by the quality, which is the weighted sum of the scores. Source: QuaDMix, arXiv 2504.16511, which takes
+    documents more than once, and searches the weights and the curve of every group with small models; here they are
+    settings, and the rank of the best document is 0. The inclusion is the random key.
     """
-    settings, also = problem.settings.quadmix, problem.also
+    settings, labels = problem.settings.quadmix, problem.also.groups
     tokens = torch.ones_like(problem.objective.budget.costs) if problem.tokens is None else problem.tokens
-    groups = np.full(len(tokens), "") if also.groups is None else also.groups
+    groups = np.full(len(tokens), "") if labels is None else labels
     wanted = torch.empty(len(tokens), dtype=torch.float64, device=tokens.device)
     names, numbers = np.unique(groups, return_inverse=True)
     members = np.split(np.argsort(numbers, kind="stable"), np.bincount(numbers).cumsum()[:-1])
     for name, own in zip(names.tolist(), map(torch.from_numpy, members), strict=True):
-        curve = curve_of(settings, name)
-        scores = merged_scores(also.scores, curve.weights)
-        wanted[own] = wanted_at(ranks(scores[own], tokens[own]), curve)
+        wanted[own] = wanted_at(ranks(problem.quality[own], tokens[own]), curve_of(settings, name))
     return in_order(problem, gumbel_keys(wanted.log().float(), 1, problem.generator)[0])
 
 
@@ -85,25 +82,9 @@ def curve_of(settings: QuadmixSettings, group: str) -> QuadmixCurveSettings:
     return settings if own is None else settings.model_copy(update=own.model_dump(exclude_unset=True))
 
 
-def merged_scores(scores: Mapping[str, Tensor], weights: dict[str, float] | None) -> Tensor:
-    """Return the weighted sum of standardised scores (n,): (n,) float32.
-
-    Raises
-    ------
-    SelectionInputError
-        If a weight is of no score.
-    """
-    if unknown := sorted(set(weights or {}) - set(scores)):
-        raise SelectionInputError(
-            f"quadmix.weights: there is no score {unknown[0]!r}: name one of {', '.join(sorted(scores))}"
-        )
-    chosen = dict.fromkeys(scores, 1.0) if weights is None else weights
-    return torch.stack([weight * deviations(scores[name]) for name, weight in chosen.items()]).sum(0)
-
-
-def ranks(scores: Tensor, tokens: Tensor) -> Tensor:
-    """Return the share of all tokens (b,) in documents of better scores (b,): (b,) float64, 0 is the best."""
-    order = scores.sort(descending=True, stable=True).indices
+def ranks(quality: Tensor, tokens: Tensor) -> Tensor:
+    """Return the share of all tokens (b,) in documents of better quality (b,): (b,) float64, 0 is the best."""
+    order = quality.sort(descending=True, stable=True).indices
     lengths = tokens[order].double()
     found = torch.empty_like(lengths)
     found[order] = (lengths.cumsum(0) - lengths) / lengths.sum()

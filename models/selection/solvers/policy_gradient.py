@@ -20,6 +20,7 @@ from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.budget import Budget
 from fineweb_mask.models.selection.solvers.problem import Problem, Solution, in_order
 
+LEAST_BATCH = 8_192  # documents, unless there are fewer: a batch of a few hundred says little about the corpus (ours)
 EPSILON = 1e-8  # keeps the advantages finite if all rewards of a group are equal
 
 
@@ -57,7 +58,7 @@ def solve_policy_gradient(problem: Problem) -> Solution:
     kept = len(allowed) - min(int(settings.prune * len(allowed)), max(0, len(allowed) - math.ceil(budget.size)))
     pool = allowed[quality[allowed].sort(descending=True, stable=True).indices[:kept]].sort().values
     logits = _initial_logits(quality[pool], settings.init)
-    batch_size = min(kept, max(settings.min_batch, round(settings.partial * budget.n)))
+    batch_size = min(kept, max(LEAST_BATCH, round(settings.partial * budget.n)))
     whole = int(budget.costs[pool].sum())
     noise = problem.generator  # drawn on the device: on a GPU it is other noise than on a CPU
     if pool.device.type != "cpu":

@@ -37,7 +37,7 @@ SELECTORS: dict[str, SelectorEntry] = {
     "quality_sampling": SelectorEntry("selectors.sampling", reads={"quality"}),
     "semdedup": SelectorEntry("selectors.clusters"),
     "greedy": SelectorEntry("solvers.greedy"),
-    "quadmix": SelectorEntry("selectors.scores", reads={"scores", "groups"}),
+    "quadmix": SelectorEntry("selectors.scores", reads={"quality", "groups"}),
     "dsir": SelectorEntry("selectors.sampling", reads={"text"}),
     "d4": SelectorEntry("selectors.clusters"),
     "betr": SelectorEntry("selectors.targets", reads={"targets"}),

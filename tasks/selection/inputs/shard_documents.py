@@ -12,7 +12,7 @@ from fineweb_mask.models.columns import label
 from fineweb_mask.models.names import find
 from fineweb_mask.models.schemas import vectors_of
 from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_schema, read_table
-from fineweb_mask.tasks.workspace.references import COUNTED, ShardFiles, digest
+from fineweb_mask.tasks.workspace.references import REPEATED, ShardFiles, digest
 from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows, read_scores
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -42,9 +42,7 @@ def read_columns(workspace: Workspace, shard: ShardFiles) -> ShardColumns:
     candidate = np.ones(shard.rows, dtype=bool)
     candidate[duplicate_rows(workspace, shard.duplicates)] = False
     with_vector = has_vector(workspace, shard)
-    near = {reason: count for reason in COUNTED if (count := shard.duplicates.details.get(reason, 0))}
-    exact = int((~candidate).sum()) - sum(near.values())
-    excluded = {"duplicate": exact, "bad_vector": int((candidate & ~with_vector).sum()), **near}
+    excluded = {REPEATED: 0, "bad_vector": int((candidate & ~with_vector).sum()), **shard.duplicates.details}
     counts = read_table(workspace.resolve(shard.documents), columns=["token_count", "n_chars"])
     [quality] = read_scores(workspace, shard, ["quality"]).values()
     tokens = token_counts(counts["token_count"], counts["n_chars"])
@@ -87,7 +85,7 @@ def random_keys(seed: int, shard: str, rows: int) -> NDArray[np.float64]:
 
 def read_vectors(
     workspace: Workspace, shard: ShardFiles, rows: NDArray[np.int64], at_once: int | None = None
-) -> Iterator[tuple[slice, NDArray[np.floating[Any]]]]:
+) -> Iterator[tuple[slice, NDArray[np.float16]]]:
     """Yield the vectors of some rows of a shard, ascending, with their places in `rows`: (b, d) each."""
     with VerifiedFile(workspace.resolve(shard.embeddings), **STREAMED) as file:
         for batch in file.iter_batches(at_once or VECTORS_AT_ONCE, columns=["row", "embedding"]):

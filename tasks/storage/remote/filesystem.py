@@ -21,8 +21,7 @@ from obstore.store import AzureStore, GCSStore, S3Store
 
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.urls import is_url, is_writable_url, names_a_commit
-from fineweb_mask.tasks.storage.remote.errors import RemoteError, redacted
-from fineweb_mask.tasks.storage.remote.retries import OF_OBJECT_STORES, attempt
+from fineweb_mask.tasks.storage.remote.errors import OF_OBJECT_STORES, RemoteError, attempt, redacted
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta

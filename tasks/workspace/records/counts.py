@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from fineweb_mask.tasks.workspace.references import COUNTED, StageFile
+from fineweb_mask.tasks.workspace.references import NOT_KEPT, StageFile
 
 DROPPED_BY = {
     "null_text": "source.text_column",
@@ -64,7 +64,7 @@ class Counts(BaseModel):
         return {
             "source": Amount(self.documents_in, self.tokens_in),
             "ingested": ingested,
-            "eligible": eligible if {"duplicate", *COUNTED} & set(self.dropped) else ingested,
+            "eligible": eligible if set(NOT_KEPT) & set(self.dropped) else ingested,
             "selected": Amount(self.selected, self.tokens_selected),
         }
 

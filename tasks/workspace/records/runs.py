@@ -82,19 +82,14 @@ class LastRun(BaseModel):
     folder: str  # base of relative paths in the settings
     source: dict[str, Any] = {}  # what the run read of its source, and what it left out
 
-    @staticmethod
-    def path(workspace: Workspace) -> Path:
-        """Return the path of the file in a workspace."""
-        return workspace.root / LAST_RUN
-
     def save(self, workspace: Workspace) -> None:
         """Write the file to a workspace."""
-        write_checked(self.path(workspace), self)
+        write_checked(workspace.root / LAST_RUN, self)
 
     @classmethod
     def load(cls, workspace: Workspace) -> Self:
         """Read the file of a workspace; raises OSError if there is none or it is damaged, ValueError if not valid."""
-        return read_checked(cls.path(workspace), cls)
+        return read_checked(workspace.root / LAST_RUN, cls)
 
 
 def code_and_packages() -> dict[str, Any]:

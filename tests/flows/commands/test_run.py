@@ -59,7 +59,7 @@ def test_run_ends_with_one_json_object_and_repeats_from_its_files(call, tmp_path
     (corpus / "bad.parquet").write_text("not parquet")
     (corpus / "notes.csv").write_text("text")
     folder = tmp_path / "workspace"
-    settings = ("embedding.static_dimensions=64", "report.sample=200", "materialize.layout=source")
+    settings = ("embedding.static_dimensions=64", "materialize.layout=source")
     sets = [f"--set={one}" for one in (*settings, f"source.path={corpus}")]
     arguments = ("run", "deployments/recipes/sample.yaml", "--workspace", folder, *sets)
     told = ["left out   .csv: 1 (notes.csv)"]

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 from fineweb_mask.flows.pipeline.fit import PretrainedModels
 from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.models.settings import PipelineSettings
-from fineweb_mask.tasks.source.columns import named_columns, settle
+from fineweb_mask.tasks.source.columns import settle
 from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -46,7 +46,7 @@ class RunHere(Run):
     """A run whose jobs are built as `TaskRunsHere` does; `built` names them."""
 
     def __init__(self, settings, *, shards=None, models=None, seed=None, stop_after=None, **options):
-        here, named = TaskRunsHere(seed, stop_after), [column for _, column, _ in named_columns(settings)]
+        here, named = TaskRunsHere(seed, stop_after), list(settings.named_columns.values())
         self.built = here.names
         super().__init__(
             Workspace(settings.workspace),

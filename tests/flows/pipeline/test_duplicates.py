@@ -117,7 +117,8 @@ def test_near_duplicates_are_no_candidates_and_are_counted(tmp_path, sample_corp
     with open_catalog(run.workspace, "1GB") as catalog:
         twins = catalog.execute(
             "SELECT near.shard, kept.shard, kept.text, near.text FROM fates AS near "
-            "JOIN documents AS kept ON kept.shard = near.twin_shard AND kept.row = near.twin_row"
+            "JOIN documents AS kept ON kept.shard = near.twin_shard AND kept.row = near.twin_row "
+            "WHERE near.reason = 'near_duplicate'"
         ).fetchall()
         listed = catalog.execute(
             "SELECT reason, count(*), count(text) FROM fates WHERE stage = 'dedup' GROUP BY ALL"

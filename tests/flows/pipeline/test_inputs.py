@@ -10,9 +10,9 @@ import pytest
 
 from fineweb_mask.flows.curate import pipeline, prepare
 from fineweb_mask.flows.pipeline.dataset import materialize
-from fineweb_mask.flows.pipeline.inputs import check_inputs, find_inputs, remember
+from fineweb_mask.flows.pipeline.inputs import check_inputs, find_inputs
 from fineweb_mask.flows.pipeline.selection import select
-from fineweb_mask.tasks.source.columns import ColumnError
+from fineweb_mask.tasks.source.columns import ColumnError, remember_columns
 from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.flows.pipeline.run_here import RunHere, recipe_of, text_of
@@ -63,7 +63,6 @@ def test_a_column_is_one_from_the_source_to_the_dataset(tmp_path, corpus):
     recipe, shards = checked(
         tmp_path,
         corpus,
-        ingest={"groups": [kind]},
         materialize={"layout": kind},
         report={"by": ["year", kind]},
     )
@@ -109,7 +108,7 @@ def test_the_columns_stay_while_the_corpus_grows_and_are_those_of_another_corpus
         settings = recipe_of(workspace.root, corpus)
         settings = settings.model_copy(update={"source": settings.source.model_copy(update=source)})
         found = find_inputs(settings)
-        remember(workspace, found.shards, settings)
+        remember_columns(workspace, settings, found.shards)
         assert len({shard.columns for shard in found.shards}) == 1
         return dict(found.shards[0].columns)
 

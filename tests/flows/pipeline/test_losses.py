@@ -43,14 +43,15 @@ def corpus(tmp_path):
     return folder
 
 
-def settings_of(folder, corpus, **ingest):
+def settings_of(folder, corpus, *, by=None, **ingest):
     pytest.importorskip("rensa")
-    return recipe_of(folder, corpus, ingest={"near_dedup": "minhash"} | ingest, materialize={"layout": "flat"})
+    others = {"materialize": {"layout": "flat"}, "report": {"by": by}}
+    return recipe_of(folder, corpus, ingest={"near_dedup": "minhash"} | ingest, **others)
 
 
-def run_of(folder, corpus, *, seed=None, **ingest):
+def run_of(folder, corpus, *, seed=None, **options):
     """Run all stages as far as deduplication."""
-    run = RunHere(settings_of(folder, corpus, **ingest), seed=seed)
+    run = RunHere(settings_of(folder, corpus, **options), seed=seed)
     prepare(run)
     return run
 
@@ -85,17 +86,17 @@ def test_a_source_of_near_copies_is_named_everywhere(tmp_path, corpus, caplog):
 
 
 def test_the_run_stops_where_it_is_asked_to_and_goes_on_where_it_is_not(tmp_path, corpus):
-    run = RunHere(settings_of(tmp_path / "w", corpus, on_wiped_group="stop", groups=["source"]))
+    run = RunHere(settings_of(tmp_path / "w", corpus, on_wiped_group="stop", by=["source"]))
     with pytest.raises(WipedGroupError) as error:
         prepare(run)
     assert str(error.value).startswith(f"{COPIED}: read some pairs")
     assert str(error.value).endswith("or set ingest.on_wiped_group to warn")
     assert run.built.count("losses corpus") == 2  # of what ingest drops, and of duplicates
     assert "score a" not in run.built
-    again = run_of(tmp_path / "w", corpus, groups=["source"], on_wiped_group="warn")
+    again = run_of(tmp_path / "w", corpus, by=["source"], on_wiped_group="warn")
     assert not set(again.built) & set(run.built) - {"losses corpus"}
     for unwatched in ([], ["dump"]):  # all are of one dump: of none
-        run_of(tmp_path / "w", corpus, on_wiped_group="stop", groups=unwatched)
+        run_of(tmp_path / "w", corpus, on_wiped_group="stop", by=unwatched)
 
 
 def test_what_ingest_wipes_out_is_not_scored(tmp_path, corpus):
@@ -134,7 +135,7 @@ def test_a_lost_count_is_made_again_and_changes_nothing_else(tmp_path, corpus):
     update_index(run.workspace)
     for name in (".fineweb-mask", "run.json"):  # as of a run that was begun
         (folder / name).touch()
-    run_of(folder, corpus, near_dedup="off", groups=["source"])
+    run_of(folder, corpus, near_dedup="off", by=["source"])
     removed = {one.folder: one.files for one in collect_garbage(str(folder), [run.settings])}
     assert removed["losses"] == 3  # those of the columns that were asked for, after each step
     [losses] = [job for job, _ in run.found["dedup"] if job.kind == "losses"]
@@ -153,24 +154,24 @@ def test_a_column_of_very_many_values_ends_the_run_after_ingest(tmp_path, corpus
     monkeypatch.setattr("fineweb_mask.tasks.losses.MOST_GROUPS", 30)
     pages = [f"page {n}" for n in range(40)]
     pq.write_table(table_of("wiki", texts_of("wiki"), page=pages), corpus / "a.parquet")
-    run = RunHere(settings_of(tmp_path / "w", corpus, groups=["page"]))
-    with pytest.raises(SettingsError, match=r"ingest.groups: the column 'page' has too many values"):
+    run = RunHere(settings_of(tmp_path / "w", corpus, by=["page"]))
+    with pytest.raises(SettingsError, match=r"report.by: the column 'page' has too many values"):
         prepare(run)
     assert run.built == ["ingest a", "ingest b"]
     run_of(tmp_path / "w", corpus, near_dedup="off")  # nobody asks for it: it is left out
 
 
 @pytest.mark.parametrize(
-    ("ingest", "message"),
+    ("options", "message"),
     [
-        ({"groups": ["nowhere"]}, "ingest.groups.0: no document will have a column 'nowhere', it may be one of"),
-        ({"groups": ["source", "weight"]}, "ingest.groups.1: 'weight' must hold text, whole numbers or booleans, its"),
+        ({"by": ["nowhere"]}, "report.by.0: no document will have a column 'nowhere', it may be one of"),
+        ({"by": ["source", "weight"]}, "report.by.1: 'weight' must hold text, whole numbers or booleans, its"),
         ({"on_wiped_group": "ask"}, "'warn' or 'stop'"),
-        ({"groups": ["text"]}, "ingest.groups.0: received 'text': the text itself cannot be a group"),
+        ({"by": ["text"]}, "report.by.0: received 'text': the text itself cannot be a group"),
     ],
 )
-def test_a_wrong_column_and_wrong_settings_are_refused_before_any_work(tmp_path, corpus, ingest, message):
+def test_a_wrong_column_and_wrong_settings_are_refused_before_any_work(tmp_path, corpus, options, message):
     table = pq.read_table(corpus / "a.parquet")
     pq.write_table(table.append_column("weight", pa.array([0.5] * len(table))), corpus / "a.parquet")
     with pytest.raises(ValueError, match=message):
-        check_inputs(settings_of(tmp_path / "w", corpus, near_dedup="off", **ingest))
+        check_inputs(settings_of(tmp_path / "w", corpus, near_dedup="off", **options))

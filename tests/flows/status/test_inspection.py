@@ -22,6 +22,6 @@ def test_a_run_with_something_to_do_is_not_finished_and_leaves_no_record(tmp_pat
     LastRun(settings=settings, folder=str(ROOT)).save(Workspace(workspace))
     assert finished_run(settings) is None
     assert not (tmp_path / "ws" / "runs").exists()
-    assert open_workspace(workspace).exists(tmp_path / "ws" / "run.json")
+    assert open_workspace(workspace).is_started
     with pytest.raises(StatusError, match="is no workspace: no run was started there"):
         open_workspace(tmp_path)

@@ -117,9 +117,8 @@ def of_sentence_transformers(static):
 
 
 def load(folder, *, compute=torch.float32, batch_tokens=None, **settings):
-    """Load an encoder that computes and stores in single precision, if nothing else is said."""
-    settings = EmbeddingSettings(**{"precision": "float32"} | settings)
-    return load_encoder(str(folder), settings, "cpu", compute=compute, batch_tokens=batch_tokens)
+    """Load an encoder that computes in single precision, if nothing else is said."""
+    return load_encoder(str(folder), EmbeddingSettings(**settings), "cpu", compute=compute, batch_tokens=batch_tokens)
 
 
 def reference(folder, texts, **options):

@@ -6,13 +6,6 @@ import pytest
 from fineweb_mask.models.quality.importance import BUCKETS, NgramBuckets, bucket_of, log_ratios
 
 
-def test_buckets_are_those_of_the_published_code():
-    assert (bucket_of("alice"), bucket_of("alice went")) == (6720, 114)
-    found, tokens = NgramBuckets().of("Alice went to the store")
-    assert (len(found), tokens) == (9, 5)
-    assert found[[0, 5]].tolist() == [6720, 114]
-
-
 def test_a_weight_is_the_sum_of_log_ratios():
     target, corpus = ["a b", "a c"], ["a b", "d e f"]
     buckets = NgramBuckets()

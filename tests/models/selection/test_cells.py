@@ -96,9 +96,9 @@ def in_cell(vectors, quality, settings, plan, cell_rate, cell=0):
 
     def objective(chosen):
         chosen = list(chosen)
-        value = relative * lamb * ranges.quality.scaled(q[chosen].mean())
+        value = relative * lamb * ranges["quality"].scaled(q[chosen].mean())
         for name, weight in settings.metric_weights.items():
-            term, share = ranges.metrics[name], (1 - lamb) * weight
+            term, share = ranges[name], (1 - lamb) * weight
             if name == "facility":
                 value += share * term.scaled(similarity[:, chosen].max(1).mean())
             else:  # pairwise: D = -(|s|^2 - K) / (K (K - 1)) for the sum s of the K documents of all cells
@@ -145,8 +145,8 @@ def test_the_cells_add_up_to_the_objective_of_the_whole_with_documents_covered_i
     mask, found = chosen_by_cell(corpus, settings, cells, plan)
     vectors, quality = corpus[0].astype(float), corpus[1]
     similarity = np.maximum(vectors @ vectors[mask].T, 0) * (cells[:, None] == cells[mask])
-    expected = 0.3 * plan.ranges.quality.scaled(quality[mask].mean())
-    expected += 0.7 * plan.ranges.metrics["facility"].scaled(similarity.max(1).mean())
+    expected = 0.3 * plan.ranges["quality"].scaled(quality[mask].mean())
+    expected += 0.7 * plan.ranges["facility"].scaled(similarity.max(1).mean())
     sizes = np.bincount(cells)
     assert np.average([one.objective for one in found], weights=sizes) == pytest.approx(expected, abs=1e-4)
 
@@ -161,8 +161,8 @@ def test_blocks_of_alike_documents_lose_little_of_one_block(metrics):
 
     def value(chosen):
         found = measured(corpus[0], corpus[1], chosen)
-        given = [plan.ranges.metrics[name].scaled(found[name]) for name in settings.metric_weights]
-        return 0.3 * plan.ranges.quality.scaled(corpus[1][chosen].mean()) + 0.7 * sum(given)
+        given = [plan.ranges[name].scaled(found[name]) for name in settings.metric_weights]
+        return 0.3 * plan.ranges["quality"].scaled(corpus[1][chosen].mean()) + 0.7 * sum(given)
 
     share = (value(np.flatnonzero(mask)) - one.random_objective) / (value(one.indices) - one.random_objective)
     assert share > 0.9

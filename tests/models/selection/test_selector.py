@@ -17,13 +17,6 @@ def few(corpus):
     return tuple(values[:100] for values in corpus)
 
 
-@pytest.mark.parametrize(("ratio", "n", "expected"), [(0.1, 25, 2), (0.1, 35, 4), (0.001, 7, 1)])
-def test_budget_is_pythons_rounding_and_at_least_one(ratio, n, expected):
-    random = np.random.default_rng(0)
-    selection = select(random.normal(size=(n, 4)), random.random(n), select_ratio=ratio)
-    assert len(selection.indices) == expected
-
-
 def test_settings_are_given_as_an_object_a_dictionary_or_by_keyword(few):
     settings = SelectionSettings(select_ratio=0.2, lamb=0.7, metrics="facility")
     expected = select(*few, settings)

@@ -15,6 +15,7 @@ IN_A_LIST = {
     "quality.scorers.kind": ("kind",),
     "quality.scorers.labels.label_column": ("labels",),
     "quality.scorers.labels.positive": ("labels",),
+    "quality.scorers.labels.text_column": ("labels",),
     "quality.scorers.share": ("share",),
 }
 

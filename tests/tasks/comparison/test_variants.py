@@ -6,7 +6,7 @@ import pytest
 
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings import PipelineSelectionSettings
-from fineweb_mask.models.settings.selection import METRICS, QualitySamplingSettings
+from fineweb_mask.models.settings.selection import METRICS
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
 from fineweb_mask.tasks.comparison.variants import (
     USUAL,
@@ -19,7 +19,6 @@ from fineweb_mask.tasks.comparison.variants import (
     select_variant,
 )
 from fineweb_mask.tasks.fit import fit_targets
-from fineweb_mask.tasks.selection.blocks import group_name, grouped
 from fineweb_mask.tasks.source.discovery import find_files
 from tests.tasks.jobs import ranges_jobs, variant_job
 from tests.tasks.stage_files import newest
@@ -29,9 +28,8 @@ EPOCHS = {"policy_gradient": {"n_epochs": 5}}
 
 
 def jobs(workspace, shards, settings, selector, targets=None, **options):
-    found = {job.name: find_ranges(job) for job in ranges_jobs(workspace, shards, settings)}
-    for group in grouped(shards, settings.block_size):
-        yield variant_job(workspace, group, settings, selector, found.get(group_name(group)), targets, **options)
+    for job in ranges_jobs(workspace, shards, settings):
+        yield variant_job(workspace, job.shards, settings, selector, find_ranges(job), targets, **options)
 
 
 @pytest.fixture
@@ -106,7 +104,7 @@ def test_the_keys_follow_what_is_read(copied):
     given = (settings.model_copy(update=change) for change in ({"lamb": 0.1}, {"lamb": 0.2}, {"seed": 9}))
     one, other, moved = (ranges_jobs(workspace, shards, each)[0].key for each in given)
     assert one == other != moved
-    of_all = settings.model_copy(update={"quality_sampling": QualitySamplingSettings(temperature=0.5)})
+    of_all = settings.model_copy(update={"temperature": 0.5})
     for selector, same in (("random", True), ("quality_sampling", False)):  # options of other selectors
         first, second = (next(jobs(workspace, shards, given, selector)).key for given in (settings, of_all))
         assert (first == second) is same

@@ -17,7 +17,7 @@ from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance, ver
 from fineweb_mask.tasks.materialize import materialize
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.storage.remote import copies
-from fineweb_mask.tasks.storage.remote.object_store import Store
+from fineweb_mask.tasks.storage.remote.copies import Store
 from fineweb_mask.tasks.workspace.references import StageKey, digest
 from tests.tasks.dataset.conftest import KilledError, make
 

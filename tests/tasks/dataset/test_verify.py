@@ -15,7 +15,7 @@ import pytest
 from fineweb_mask.tasks.dataset.output import CARD
 from fineweb_mask.tasks.dataset.verify import VerifyError, find_dataset, read_provenance, verify
 from fineweb_mask.tasks.storage.atomic import tree_files
-from fineweb_mask.tasks.storage.remote import retries
+from fineweb_mask.tasks.storage.remote import errors
 from fineweb_mask.tasks.workspace.manifest import PROVENANCE, read_manifest
 from tests.tasks.conftest import HOSTILE_DUMPS
 from tests.tasks.dataset.conftest import record_again
@@ -216,6 +216,6 @@ def test_a_server_that_fails_is_not_one_without_the_dataset(bucket, proxy, reach
     assert set(problems(f"{bucket.url}/set")) == {"data/more"}
     assert proxy.failed
     proxy.kill()
-    monkeypatch.setattr(retries, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(errors, "PATIENCE_SECONDS", 0.5)
     with pytest.raises(VerifyError, match="check that the server is up"):
         find_dataset(f"{bucket.url}/set")

@@ -52,7 +52,7 @@ def test_urls_are_compared_without_what_does_not_tell_pages_apart(tmp_path, keep
     dedup(job)
     [found] = job.shard_files() or []
     rows = pq.read_table(workspace.resolve(found)).to_pylist()
-    twin = {"twin_shard": "a", "twin_row": kept, "similarity": None, "excluded": None}
+    twin = {"reason": "same_url", "twin_shard": "a", "twin_row": kept, "similarity": None}
     assert rows == [{"shard": "a", "row": row, **twin} for row in (0, 1, 2) if row != kept]
 
 

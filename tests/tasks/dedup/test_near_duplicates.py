@@ -207,12 +207,12 @@ def test_an_exact_duplicate_is_neither_counted_as_near_nor_the_copy_that_is_kept
     dedup(job)
     of_a, of_b, of_c, of_d = job.shard_files() or []
     assert (of_a, of_d) == (no_duplicates("a"), no_duplicates("d"))
-    assert [(file.rows, file.details) for file in (of_b, of_c)] == [(1, {NEAR: 1}), (1, {})]
-    assert listed(job) == {("b", 0): ("a", 0), ("c", 0): (None, None)}
+    assert [(file.rows, file.details) for file in (of_b, of_c)] == [(1, {NEAR: 1}), (1, {"duplicate": 1})]
+    assert listed(job) == {("b", 0): ("a", 0), ("c", 0): ("a", 0)}
     texts["c"].append(f"{LONG} three")
     job = job_of(workspace, texts, exact="corpus", columns=topics)
     dedup(job)
     _, _, of_c, _ = job.shard_files() or []
-    assert (of_c.rows, of_c.details) == (2, {NEAR: 1})
+    assert (of_c.rows, of_c.details) == (2, {"duplicate": 1, NEAR: 1})
     assert duplicate_rows(workspace, of_c).tolist() == [0, 1]
-    assert [listed(job)["c", row] for row in (0, 1)] == [(None, None), ("a", 0)]
+    assert [listed(job)["c", row] for row in (0, 1)] == [("a", 0), ("a", 0)]

@@ -5,8 +5,9 @@ import struct
 import pytest
 
 from fineweb_mask.models.quality.fasttext import CLASSIFIER, HEADER, MAGIC
+from fineweb_mask.models.settings import EmbeddingSettings
 from fineweb_mask.models.settings.quality import FastTextScorerSettings
-from fineweb_mask.tasks.inference.model_files import ModelNotFoundError, model_file
+from fineweb_mask.tasks.inference.model_files import ModelNotFoundError, loaded_encoder, model_file
 from fineweb_mask.tasks.inference.scorers import resolve_model
 from fineweb_mask.tasks.workspace.references import file_digest
 from tests.tasks.hub_server import HubServer, ask_only
@@ -75,3 +76,14 @@ def test_a_malformed_address_is_refused_before_any_request(hub, address):
     with pytest.raises(ModelNotFoundError, match=message):
         resolve_model(FastTextScorerSettings(model=address))
     assert len(hub.requests) == before
+
+
+def test_the_last_encoder_stays_loaded_and_one_of_another_content_or_settings_is_another(built):
+    def loaded(fingerprint="", **settings):
+        model = built.embedding_model.model_copy(update={"fingerprint": fingerprint})
+        return loaded_encoder(built.workspace, model, EmbeddingSettings(static_dimensions=16, **settings))
+
+    first = loaded()
+    assert loaded() is first
+    assert loaded("other") is not first
+    assert loaded("other", prompt="x") is not loaded("other")

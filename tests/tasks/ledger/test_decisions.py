@@ -1,10 +1,19 @@
 """What is said of a document agrees with the files of every stage, row for row."""
 
+import re
+
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from fineweb_mask.tasks.ledger.decisions import DROPPED, NOT_SELECTED, SELECTED, explain
+from fineweb_mask.tasks.ledger.decisions import (
+    DROPPED,
+    NOT_SELECTED,
+    SELECTED,
+    Corpus,
+    explain,
+    notable_documents,
+)
 from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows
 
 COLUMNS = {
@@ -44,10 +53,16 @@ def stage(one, name):
     return next((step for step in one.decisions if step.stage == name), None)
 
 
-def test_outcomes_are_those_of_the_masks_and_the_duplicates(rows, everyone):
+def test_outcomes_and_scores_are_those_of_the_files_with_the_share_of_the_block_s_documents_below(rows, everyone):
     for ref, row in rows.items():
         expected = DROPPED if "is_repeated" in row else SELECTED if row["selected"] else NOT_SELECTED
         assert everyone[ref].outcome == expected
+        assert (stage(everyone[ref], "score") is None) == (expected == DROPPED)  # a duplicate is not scored
+        if expected != DROPPED:
+            numbers = everyone[ref].numbers
+            quality = [one["quality"] for one in rows.values() if one.get("block") == row["block"]]
+            assert numbers["quality"] == row["quality"]
+            assert numbers["better_than"] == pytest.approx(np.mean(np.array(quality) < row["quality"]))
     assert {one.outcome for one in everyone.values()} == {DROPPED, SELECTED, NOT_SELECTED}
 
 
@@ -105,18 +120,6 @@ def test_a_duplicate_is_named_with_the_document_that_is_kept(ledger, rows, every
         assert stage(one, "select") is None
 
 
-def test_scores_are_told_with_the_share_of_the_block_s_documents_below(rows, everyone):
-    for ref, row in rows.items():
-        told = stage(everyone[ref], "score")
-        if "is_repeated" in row:
-            assert told is None  # a duplicate is not scored
-        else:
-            numbers = everyone[ref].numbers
-            quality = [one["quality"] for one in rows.values() if one.get("block") == row["block"]]
-            assert numbers["quality"] == row["quality"]
-            assert numbers["better_than"] == pytest.approx(np.mean(np.array(quality) < row["quality"]))
-
-
 def test_the_nearest_selected_document_is_that_of_all_cosines(ledger, rows, everyone, cosines):
     for own, (ref, row) in enumerate(rows.items()):
         if row["block"] is not None:
@@ -146,3 +149,36 @@ def test_a_document_is_found_by_its_url_too_and_others_are_not(ledger, everyone)
     one = everyone[0, 3]
     assert explain(ledger, [one.url, "nowhere"]) == [one]
     assert explain(ledger, ["nowhere"]) == []
+
+
+NOTE = re.compile(
+    r"quality [+-]\d\.\d\d; rank \d+ of \d+, \d+ of which fill the budget; of better quality than \d+% of them; "
+    r"(is|would be) selected from select_ratio [\d.]+; the "
+    r"nearest selected document has a cosine of -?\d\.\d\d with it: https://example.org/\d+ \(.* row \d+\)"
+)
+
+
+def test_the_best_left_out_and_the_worst_kept_are_shown_with_what_decided(ledger, rows, everyone):
+    [section] = notable_documents(ledger)
+    left_out, kept = section.sides
+    assert (left_out.title, kept.title) == ("Best left out", "Worst kept")
+    quality: dict[bool, dict[str, float]] = {True: {}, False: {}}
+    for ref, row in rows.items():
+        if row["quality"] is not None:
+            quality[row["selected"]][everyone[ref].url] = row["quality"]
+    assert [quality[False][card.title] for card in left_out.cards] == sorted(quality[False].values())[::-1][:5]
+    assert [quality[True][card.title] for card in kept.cards] == sorted(quality[True].values())[:5]
+    for side, words in ((left_out, "would be"), (kept, "is")):
+        for card in side.cards:
+            if "so that it may not be selected" in card.note:  # a near-duplicate of a better document
+                assert side is left_out
+                continue
+            found = NOTE.fullmatch(card.note)
+            assert found is not None, card.note
+            assert found[1] == words
+
+
+def test_of_equal_ones_none_is_the_best(hostile_dumps):
+    """Of a selection of everything there are only kept ones."""
+    corpus = Corpus(hostile_dumps.workspace, hostile_dumps.recipe, hostile_dumps.report_job.shards)
+    assert [side.title for section in notable_documents(corpus) for side in section.sides] in (["Worst kept"], [])

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from fineweb_mask.models.analysis.vectors import effective_number, mean_cosine, spectrum, unit_rows
-from fineweb_mask.models.settings import ReportSettings
+from fineweb_mask.tasks.reporting import geometry
 from fineweb_mask.tasks.reporting.geometry import measure
 from fineweb_mask.tasks.reporting.samples import eligible_documents, vectors_at
 
 
 @pytest.fixture(scope="module")
 def measured(built):
-    found = measure(built.workspace, built.report_job.shards, ReportSettings())
+    found = measure(built.workspace, built.report_job.shards)
     assert found is not None
     return found
 
@@ -31,9 +31,9 @@ def test_the_geometry_is_that_of_the_vectors(built, measured):
     assert measured.geometry["random"].documents == is_kept.sum()
 
 
-def test_the_same_workspace_gives_the_same_numbers(built):
-    settings = ReportSettings(sample=9)
-    first, second = (measure(built.workspace, built.report_job.shards, settings) for _ in range(2))
+def test_the_same_workspace_gives_the_same_numbers(built, monkeypatch):
+    monkeypatch.setattr(geometry, "SAMPLE", 9)
+    first, second = (measure(built.workspace, built.report_job.shards) for _ in range(2))
     assert first is not None
     assert second is not None
     assert (first.eligible.places == second.eligible.places).all()

@@ -68,7 +68,7 @@ def test_every_shard_counts_and_blocks_give_what_all_together_are_to_have(tmp_pa
 @pytest.mark.parametrize("by", ["documents", "tokens"])
 @pytest.mark.parametrize("solver", sorted(set(SELECTORS) - READS_MORE))
 def test_every_selector_gives_every_group_its_share(solver, by):
-    learning = {"n_epochs": 2, "partial": 1.0, "min_batch": 2}
+    learning = {"n_epochs": 2, "partial": 1.0}
     block = drawn(94, groups=("x", "x", "y", "x", "z"))
     changes = {"solver": solver, "budget_by": by, "metrics": "facility", "policy_gradient": learning}
     settings = settings_of({"x": 0.6, "y": 0.4}, **changes)

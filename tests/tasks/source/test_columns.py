@@ -9,7 +9,7 @@ import pytest
 
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.source import columns as module
-from fineweb_mask.tasks.source.columns import ColumnError, check_columns, document_columns, named_columns, settle
+from fineweb_mask.tasks.source.columns import ColumnError, check_columns, document_columns, settle
 from fineweb_mask.tasks.source.discovery import SourceShard, discover
 from fineweb_mask.tasks.source.reader import ShardReader
 from tests.tasks.source_files import read, settings, write_lines, write_table
@@ -34,7 +34,7 @@ def recipe(tmp_path, make_parquet, make_document):
                 **sections,
             }
         )
-        named = [column for _, column, _ in named_columns(settings)]
+        named = list(settings.named_columns.values())
         return settings, settle(discover(settings.source), settings.source, named)
 
     return build
@@ -49,9 +49,7 @@ def recipe(tmp_path, make_parquet, make_document):
         ({"ingest": {"copies": {"exempt": {"Sit": ["a"]}}}}, r"ingest\.copies\.exempt: .* 'Sit'"),
         ({"quality": {"by": "sit", "scorers": []}}, r"quality\.by: .* 'sit'"),
         ({"report": {"by": ["site", "kind"]}}, r"report\.by\.1: .* 'kind', it may be one of id, .*site$"),
-        ({"report": {"by": ["text"]}}, r"report\.by: the text itself cannot be a group"),
         ({"score": "grade"}, r"quality\.scorers\.0\.column: .* 'grade'"),
-        ({"materialize": {"layout": "site"}, "extra_columns": []}, r"'site', .*; source\.extra_columns adds some of"),
     ],
 )
 def test_a_column_that_no_file_has_is_refused(recipe: Any, named: dict[str, Any], message: str) -> None:

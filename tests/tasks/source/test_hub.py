@@ -21,7 +21,7 @@ from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance, ver
 from fineweb_mask.tasks.source.discovery import SourceError, discover, pin_commit
 from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.storage.atomic import tree_files
-from fineweb_mask.tasks.storage.remote import retries
+from fineweb_mask.tasks.storage.remote import errors
 from fineweb_mask.tasks.storage.remote.errors import RemoteError
 from fineweb_mask.tasks.storage.remote.filesystem import RemoteFile
 from tests.tasks.conftest import document, write_rows
@@ -67,8 +67,8 @@ def hub(server: HubServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> H
     monkeypatch.setattr(constants, "ENDPOINT", server.url)  # HF_ENDPOINT is read when the client is imported
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
     monkeypatch.setattr(_http, "time", SimpleNamespace(sleep=lambda seconds: time.sleep(seconds / 50)))
-    monkeypatch.setattr(retries, "LONGEST_WAIT_SECONDS", 0.2)
-    monkeypatch.setattr(retries, "PATIENCE_SECONDS", 20.0)
+    monkeypatch.setattr(errors, "LONGEST_WAIT_SECONDS", 0.2)
+    monkeypatch.setattr(errors, "PATIENCE_SECONDS", 20.0)
     HfFileSystem.clear_instance_cache()
     HfFileSystem._cache.clear()
     return server
@@ -206,7 +206,7 @@ def test_wrong_client_settings_are_not_retried(hub: HubServer, monkeypatch: pyte
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(retries, "PATIENCE_SECONDS", 3.0)
+    monkeypatch.setattr(errors, "PATIENCE_SECONDS", 3.0)
     started = time.monotonic()
     with pytest.raises(RemoteError, match="unset the `HF_HUB_OFFLINE`"):
         discover(SourceSettings(path="hf://datasets/you/web"))

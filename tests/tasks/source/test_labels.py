@@ -41,8 +41,12 @@ def test_rows_without_text_or_score_are_left_out(read):
     ("settings", "columns", "message"),
     [
         ({}, {"text": TEXTS, "grade": [1, 2, 3, 4]}, r"column 'score': set score_column to one of \['text', 'grade'\]"),
-        ({}, {"body": TEXTS, "score": [1, 2, 3, 4]}, r"column 'text': set text_column to one of \['body', 'score'\]"),
-        ({}, {"text": [1, 2, 3, 4], "score": [1, 2, 3, 4]}, "text_column 'text' must hold text, its type is int64"),
+        (
+            {},
+            {"body": TEXTS, "score": [1, 2, 3, 4]},
+            r"'text': rename, .* --text-column, one of \['body', 'score'\]",
+        ),
+        ({}, {"text": [1, 2, 3, 4], "score": [1, 2, 3, 4]}, "the column 'text' must hold text, its type is int64"),
         ({}, {"text": TEXTS, "score": ["1", "2", "3", "x"]}, "'score' must hold numbers or booleans.*by DuckDB"),
         ({}, {"text": TEXTS, "score": [3, 4, 5, 3]}, "same side .*: set threshold, now 3, .* from 3 to 5"),
         ({}, {"text": [None, ""], "score": [1, 2]}, "must hold rows with both a text and"),

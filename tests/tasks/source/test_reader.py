@@ -22,7 +22,7 @@ from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.models.settings import IngestSettings
 from fineweb_mask.tasks.source.discovery import SourceShard, discover
 from fineweb_mask.tasks.source.reader import BATCH_ROWS, ShardReader
-from fineweb_mask.tasks.storage.remote import retries
+from fineweb_mask.tasks.storage.remote import errors
 from fineweb_mask.tasks.storage.remote.errors import RemoteError
 from fineweb_mask.tasks.workspace.job import BadShardError
 from tests.conftest import Bucket
@@ -90,7 +90,7 @@ class SlowFileSystem(LocalFileSystem):
 
 @pytest.mark.parametrize("name", ["parquet", "jsonl"])
 def test_an_unreachable_file_system_is_not_a_bad_shard(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retries, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(errors, "PATIENCE_SECONDS", 0.01)
     fsspec.register_implementation("slow", SlowFileSystem, clobber=True)
     shard = SourceShard(name="a", relative="a", url=f"slow:///a.{name}", format=name, bytes=1, fingerprint="f")
     with pytest.raises(TimeoutError):

@@ -13,34 +13,33 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from fineweb_mask.models.errors import WorkspaceError
-from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, disk_errors_explained, tree_files
+from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, disk_errors_explained
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.stage_files import fail_after
 
 
-def test_a_written_file_replaces_the_old_one_or_leaves_it_on_error(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "file.txt"
+@pytest.mark.parametrize(
+    ("replaced", "write", "read"),
+    [
+        (atomic_write, Path.write_text, Path.read_text),
+        (
+            atomic_folder,
+            lambda path, text: (path / text).touch(),
+            lambda path: " ".join(file.name for file in path.iterdir()),
+        ),
+    ],
+)
+def test_what_is_written_replaces_the_old_one_or_leaves_it_on_error(tmp_path, replaced, write, read):
+    path = tmp_path / "new" / "name"
     for text in ("one", "two"):
-        with atomic_write(path) as partial:
-            partial.write_text(text)
+        with replaced(path) as partial:
+            write(partial, text)
             assert partial.parent == path.parent
-        assert path.read_text() == text
-    with pytest.raises(ValueError, match="stop"), atomic_write(path) as partial:
-        fail_after(partial.write_text("half"))
-    assert path.read_text() == "two"
+        assert read(path) == text
+    with pytest.raises(ValueError, match="stop"), replaced(path) as partial:
+        fail_after(write(partial, "half"))
+    assert read(path) == "two"
     assert list(path.parent.iterdir()) == [path]
-
-
-def test_atomic_folder_replaces_the_folder_and_keeps_it_on_error(tmp_path: Path) -> None:
-    path = tmp_path / "folder"
-    for name in ("one", "two"):
-        with atomic_folder(path) as partial:
-            (partial / name).write_text(name)
-        assert [file.name for file in tree_files(path)] == [name]
-    with pytest.raises(ValueError, match="stop"), atomic_folder(path) as partial:
-        fail_after((partial / "three").write_text("half"))
-    assert [file.name for file in tree_files(tmp_path)] == ["two"]
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_files_of_a_folder_have_the_mode_of_other_files(tmp_path: Path) -> None:

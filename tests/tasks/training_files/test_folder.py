@@ -27,7 +27,7 @@ def export(dataset, folder, one):
 def job_of(dataset, folder, one):
     found, manifest = dataset
     return ExportJob(
-        root=str(folder.parent), dataset=manifest.content, place=found.url, settings=one, output=str(folder)
+        root=str(folder.parent), dataset=manifest.content, place=found.url, settings=one, elsewhere=str(folder)
     )
 
 

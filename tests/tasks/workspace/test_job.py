@@ -10,8 +10,8 @@ from fineweb_mask.models.errors import DataError, WorkspaceError
 from fineweb_mask.tasks.workspace.job import (
     BadShardError,
     Dependencies,
-    ShardJob,
     Stage,
+    StageJob,
     StageTask,
     record_seconds,
     recorded_seconds,
@@ -23,7 +23,7 @@ from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 SCHEMA = pa.schema([pa.field("row", pa.uint32())])
 
 
-class NumbersJob(ShardJob):
+class NumbersJob(StageJob):
     """Write three numbers."""
 
     stage: ClassVar[Stage] = Stage("numbers", version=1, folders=("numbers",))

@@ -1,13 +1,15 @@
-"""A listing finds what is current without opening files, and never what is damaged or of another key."""
+"""A file is found by what its footer says, from the index or opened, and never if it is damaged or of another key."""
 
 from dataclasses import replace
+from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.tasks.workspace import listing as listings
-from fineweb_mask.tasks.workspace.listing import Listing, update_index
-from fineweb_mask.tasks.workspace.stage_parquet import current_parquet
+from fineweb_mask.tasks.workspace.listing import Listing, find_file, update_index
+from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.stage_files import KEY, write
 
@@ -26,8 +28,8 @@ def workspace(tmp_path):
 def opened(monkeypatch):
     """The files whose footers are read."""
     found = []
-    read = listings.read_stage_footer
-    monkeypatch.setattr(listings, "read_stage_footer", lambda path: (found.append(path), read(path))[1])
+    read = listings.read_footer
+    monkeypatch.setattr(listings, "read_footer", lambda path, *size: (found.append(path), read(path, *size))[1])
     return found
 
 
@@ -37,12 +39,17 @@ def test_a_listing_finds_what_the_footer_says(workspace, opened, indexed):
         update_index(workspace)
         opened.clear()
     listing = Listing(workspace)
+    assert len(opened) == (0 if indexed else 2)
     for name in ("a", "b/c"):
         path = workspace.shard_path("scores", name, KEY)
-        assert listing.find("scores", name, KEY) == current_parquet(workspace, path, name, KEY)
-        assert listing.find("scores", name, OTHER) is None
-    assert listing.find("masks", "a", KEY) is None
-    assert len(opened) == (0 if indexed else 2)
+        facts = {"rows": 3, "bytes": path.stat().st_size, "details": {"a": [1, None], "b": 2}, "cached": True}
+        names = {"stage": "numbers", "name": name, "path": f"scores/{name}.{KEY.tag}.parquet"}
+        for where in (listing, None):
+            file = find_file(workspace, "scores", name, KEY, where)
+            assert file == StageFile(**names, fingerprint=KEY.fingerprint, **facts)
+            assert workspace.resolve(file) == path
+            assert find_file(workspace, "scores", name, OTHER, where) is None
+    assert find_file(workspace, "masks", "a", KEY, listing) is None
 
 
 def test_a_file_that_lost_bytes_or_has_the_name_of_another_key_is_not_found(workspace):
@@ -50,11 +57,30 @@ def test_a_file_that_lost_bytes_or_has_the_name_of_another_key_is_not_found(work
     path = workspace.shard_path("scores", "a", KEY)
     whole = path.read_bytes()
     path.write_bytes(whole[:-1])
-    assert Listing(workspace).find("scores", "a", KEY) is None
-    assert Listing(workspace).find("scores", "b/c", KEY) is not None
-    # Only the first half of the fingerprint is in the name; the footer has it whole.
-    workspace.shard_path("scores", "a", OTHER).write_bytes(whole)
-    assert Listing(workspace).find("scores", "a", OTHER) is None
+    assert find_file(workspace, "scores", "a", KEY, Listing(workspace)) is None
+    assert find_file(workspace, "scores", "b/c", KEY, Listing(workspace)) is not None
+    # Only the first half of the fingerprint is in the name; the footer has the key whole.
+    changes: list[dict[str, Any]] = [{"stage": "other"}, {"version": 2}, {"settings": "other"}, {"inputs": "other"}]
+    for other in (replace(KEY, **change) for change in changes):
+        workspace.shard_path("scores", "a", other).write_bytes(whole)
+        for listing in (Listing(workspace), None):
+            assert find_file(workspace, "scores", "a", other, listing) is None
+
+
+def test_missing_truncated_and_foreign_files_are_not_found(workspace):
+    path = workspace.shard_path("scores", "a", KEY)
+    whole = path.read_bytes()
+    for damaged in (whole[:-1], whole[: len(whole) // 2], b"", b"not parquet at all"):
+        path.write_bytes(damaged)
+        assert find_file(workspace, "scores", "a", KEY) is None
+    table = pa.table({"row": [1]})
+    for foreign in (table, table.replace_schema_metadata({"fineweb_mask": '{"key": 1}'})):
+        pq.write_table(foreign, path)
+        assert find_file(workspace, "scores", "a", KEY) is None
+    path.unlink()
+    assert find_file(workspace, "scores", "a", KEY) is None
+    path.mkdir()
+    assert find_file(workspace, "scores", "a", KEY) is None
 
 
 def test_the_index_is_as_the_files_are(workspace):
@@ -74,17 +100,12 @@ def test_a_damaged_index_costs_reading_footers(workspace, opened):
     for content in (b"", b"PAR1 not at all PAR1"):
         workspace.index.write_bytes(content)
         opened.clear()
-        assert Listing(workspace).find("scores", "a", KEY) is not None
-        assert len(opened) == 2
+        assert len(Listing(workspace)) == len(opened) == 2
 
 
 def test_other_files_are_no_stage_files(workspace, opened, tmp_path):
     (tmp_path / "scores" / ".partial.parquet").write_bytes(b"half")
     (tmp_path / "scores" / "notes.txt").write_text("mine")
     mine = write(tmp_path / "scores" / "mine.parquet")  # its name tells no key
-    listing = Listing(workspace)
-    assert all(listing.size_of(f"scores/{name}.{KEY.tag}.parquet") for name in ("a", "b/c"))
-    assert [listing.size_of(f"scores/{name}") for name in (".partial.parquet", "notes.txt", "mine.parquet")] == [
-        None
-    ] * 3
+    assert set(Listing(workspace)) == {f"scores/{name}.{KEY.tag}.parquet" for name in ("a", "b/c")}
     assert mine not in opened

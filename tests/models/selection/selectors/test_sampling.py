@@ -8,7 +8,7 @@ from fineweb_mask.models.selection.inputs import SelectionInputError, SelectorIn
 
 def test_quality_sampling_goes_from_top_to_random_with_its_temperature(corpus, selected):
     def mean_quality(temperature):
-        return selected("quality_sampling", *corpus, options={"temperature": temperature}).terms["quality"]
+        return selected("quality_sampling", *corpus, temperature=temperature).terms["quality"]
 
     assert mean_quality(1e-3) > 0.99
     assert mean_quality(0.7) > mean_quality(1e3) + 0.1

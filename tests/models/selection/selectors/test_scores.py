@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fineweb_mask.models.selection.inputs import SelectionInputError, SelectorInputs
+from fineweb_mask.models.selection.inputs import SelectorInputs
 from fineweb_mask.models.selection.selectors.scores import (
     components,
     ranks,
@@ -28,34 +28,24 @@ def many():
     return random.normal(size=(200, 4)), random.normal(size=200)
 
 
-def quadmix_of(selected, many, score_names, budget, options, *, groups=None):
-    """Select by scores of which 'two' is minus 'one'."""
-    features, score = many
-    scores = {"one": score, "two": -score}
-    also = SelectorInputs(scores={name: scores[name] for name in score_names}, groups=groups)
-    zeros, common = np.zeros(len(score)), {"budget": budget, "normalize": "none"}
-    return selected("quadmix", features, zeros, also=also, options=options, **common).indices
-
-
 def best(score, n):
     return np.argsort(-score)[:n]
 
 
-def test_quadmix_with_a_step_takes_the_top_share_of_every_group_by_its_curve_and_weights(many, selected, step):
-    groups, [first, second] = np.repeat(["a", "b"], 100), np.split(many[1], 2)
-    found = quadmix_of(selected, many, ["one"], 20, {"eta": 0.0, "omega": 0.0999}, groups=groups)
-    assert set(found) == {*best(first, 10), *(100 + best(second, 10))}
-    by_group = {"b": {"weights": {"two": 1.0}, "omega": 0.0999}, "nowhere": {"omega": 0.5}}
-    options = {"eta": 0.0, "weights": {"one": 1.0}, "omega": 0.1999, "by_group": by_group}
-    found = quadmix_of(selected, many, ["one", "two"], 30, options, groups=groups)
-    assert set(found) == {*best(first, 20), *(100 + best(-second, 10))}
-
-
-def test_quadmix_weighs_scores_by_name(many, selected, step):
-    options = {"eta": 0.0, "omega": 0.0499, "weights": {"two": 1.0}}
-    assert set(quadmix_of(selected, many, ["one", "two"], 10, options)) == set(best(-many[1], 10))
-    with pytest.raises(SelectionInputError, match=r"quadmix\.weights: there is no score 'three': name one of one, two"):
-        quadmix_of(selected, many, ["one", "two"], 10, {"weights": {"three": 1.0}})
+@pytest.mark.parametrize(
+    ("options", "of_first", "of_second"),
+    [
+        ({"omega": 0.0999}, 10, 10),
+        ({"omega": 0.1999, "by_group": {"b": {"omega": 0.0999}, "c": {"omega": 0.5}}}, 20, 10),
+    ],
+)
+def test_quadmix_with_a_step_takes_the_top_share_of_every_group_by_its_curve(
+    many, selected, step, options, of_first, of_second
+):
+    also, [first, second] = SelectorInputs(groups=np.repeat(["a", "b"], 100)), np.split(many[1], 2)
+    budget = {"budget": of_first + of_second, "normalize": "none"}
+    found = selected("quadmix", *many, also=also, options={"eta": 0.0, **options}, **budget).indices
+    assert set(found) == {*best(first, of_first), *(100 + best(second, of_second))}
 
 
 def test_what_is_wanted_falls_with_the_rank_by_the_paper_s_formula(monkeypatch):
@@ -76,9 +66,9 @@ def test_ranks_are_shares_of_the_tokens_in_better_documents():
 def test_quadmix_samples_in_proportion_to_what_is_wanted(selected, monkeypatch):
     monkeypatch.setattr(f"{SCORES}.STEEPNESS", 0.0)  # twice 1/2, and the floor
     monkeypatch.setattr(f"{SCORES}.FLOOR", 0.5)
-    also, few = SelectorInputs(scores={"one": -np.arange(800.0)}), {"budget": 20, "normalize": "none"}
+    few, options = {"budget": 20, "normalize": "none"}, {"omega": 0.5}
     drawn = [
-        selected("quadmix", np.eye(800, 2) + 1, np.zeros(800), seed=seed, also=also, options={"omega": 0.5}, **few)
+        selected("quadmix", np.eye(800, 2) + 1, -np.arange(800.0), seed=seed, options=options, **few)
         for seed in range(15)
     ]
     good = np.mean([found.indices < 400 for found in drawn])
@@ -106,9 +96,8 @@ def test_quadmix_fills_a_budget_of_tokens_though_the_best_documents_are_larger_t
     features, score = many
     tokens = np.random.default_rng(0).integers(3, 60, 200)
     tokens[np.argsort(-score)[:5]] = 10_000
-    also, options = SelectorInputs(scores={"one": score}), {"omega": 0.2}
     budget = {"budget": 600, "budget_by": "tokens"}
-    found = selected("quadmix", features, score, tokens=tokens, also=also, options=options, **budget)
+    found = selected("quadmix", features, score, tokens=tokens, options={"omega": 0.2}, **budget)
     left_out = np.setdiff1d(np.arange(200), found.indices)
     assert 600 - tokens[left_out].min() < int(tokens[found.indices].sum()) <= 600
 

@@ -32,7 +32,7 @@ def test_a_solver_of_the_objective_reads_nothing_more(copied, targets):
 
 
 def test_scores_and_groups_are_those_of_the_rows(copied):
-    found = read(copied, None, solver="quadmix", group_column="dump")
+    found, labels = (read(copied, None, solver=name, group_column="dump") for name in ("odis", "quadmix"))
     documents = pa.concat_tables([copied.read(file, columns=["dump"]) for file in copied.documents])
     scores = np.concatenate([np.full(file.rows, np.nan, dtype=np.float32) for file in copied.documents])
     start = 0
@@ -43,13 +43,12 @@ def test_scores_and_groups_are_those_of_the_rows(copied):
     assert found.scores.keys() == {"space"}
     assert np.isnan(scores).sum() == 2  # duplicates have no score
     np.testing.assert_array_equal(found.scores["space"], scores)
-    assert found.groups is not None
-    assert found.groups.tolist() == [one or "" for one in documents["dump"].to_pylist()]
+    assert labels.groups is not None
+    assert labels.groups.tolist() == [one or "" for one in documents["dump"].to_pylist()]
     rows = np.array([5, 2, 9])
-    part = found.take(rows)
-    np.testing.assert_array_equal(part.scores["space"], scores[rows])
-    assert part.groups.tolist() == found.groups[rows].tolist()
-    assert part.targets is None
+    np.testing.assert_array_equal(found.take(rows).scores["space"], scores[rows])
+    assert labels.take(rows).groups.tolist() == labels.groups[rows].tolist()
+    assert found.take(rows).targets is None
 
 
 def test_texts_are_weighed_by_the_ratios_of_their_n_grams(copied, targets, monkeypatch):

@@ -38,23 +38,6 @@ def test_the_record_of_a_failed_run_is_uploaded(record, bucket):
     assert json.loads(bucket.read(name))["status"] == "failed"
 
 
-def git(folder, *arguments):
-    identity = ("-c", "user.name=a", "-c", "user.email=a@example.org")
-    return subprocess.run(
-        ["git", "-C", str(folder), *identity, *arguments], check=True, capture_output=True, text=True
-    ).stdout.strip()
-
-
-@pytest.fixture
-def checkout(tmp_path, monkeypatch):
-    """A folder in which the code seems to lie."""
-    code = tmp_path / "checkout" / "tasks" / "workspace" / "records" / "runs.py"
-    code.parent.mkdir(parents=True)
-    code.touch()
-    monkeypatch.setattr(runs, "__file__", str(code))
-    return tmp_path / "checkout"
-
-
 def test_packages_and_python_are_those_that_run():
     found = code_and_packages()
     assert found["packages"] == {name: version(name) for name in RECORDED_PACKAGES}
@@ -63,24 +46,27 @@ def test_packages_and_python_are_those_that_run():
 
 
 def commit_all(folder):
-    for arguments in (["init"], ["add", "."], ["commit", "--message", "first"]):
-        git(folder, *arguments)
-    return git(folder, "rev-parse", "HEAD")
+    git = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for arguments in (["init"], ["add", "."], ["commit", "--message", "first"], ["rev-parse", "HEAD"]):
+        said = subprocess.run([*git, *arguments], check=True, capture_output=True, text=True).stdout
+    return said.strip()
 
 
-def test_a_checkout_has_its_commit_and_whether_it_is_dirty(checkout, monkeypatch):
+def test_a_checkout_has_its_commit_and_whether_it_is_dirty_and_other_code_has_none(tmp_path, monkeypatch):
+    checkout = tmp_path / "checkout"
+    code = checkout / "tasks" / "workspace" / "records" / "runs.py"
+    code.parent.mkdir(parents=True)
+    code.touch()
+    monkeypatch.setattr(runs, "__file__", str(code))
+    assert code_commit() == UNKNOWN
+    commit_all(tmp_path)  # of something else, below which the code was installed
+    assert code_commit() == UNKNOWN
     commit = commit_all(checkout)
     assert len(commit) == 40
     assert code_commit() == {"commit": commit, "dirty": False}
-    (checkout / "tasks" / "workspace" / "records" / "runs.py").write_text("changed")
+    code.write_text("changed")
     assert code_commit() == {"commit": commit, "dirty": True}
     monkeypatch.setenv("PATH", "")  # without git
-    assert code_commit() == UNKNOWN
-
-
-def test_code_outside_a_checkout_has_no_commit(checkout):
-    assert code_commit() == UNKNOWN
-    commit_all(checkout.parent)  # of something else, below which the code was installed
     assert code_commit() == UNKNOWN
 
 
@@ -90,8 +76,8 @@ def test_a_changed_recipe_of_the_last_run_is_damaged(tmp_path, before, after):
     expected = LastRun(settings=PipelineSettings.model_validate(RECIPE), folder="f")
     expected.save(workspace)
     assert LastRun.load(workspace) == expected
-    text = LastRun.path(workspace).read_text()
+    text = (tmp_path / "run.json").read_text()
     assert before in text
-    LastRun.path(workspace).write_text(text.replace(before, after, 1))
+    (tmp_path / "run.json").write_text(text.replace(before, after, 1))
     with pytest.raises(DamagedFileError, match=r"run\.json is damaged: .*: run the recipe again"):
         LastRun.load(workspace)

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from fineweb_mask.tasks.inference.prefetch import background_writer, prefetched
+from fineweb_mask.tasks.inference.eligible import background_writer, prefetched
 
 
 def test_items_come_in_order_the_next_one_is_computed_meanwhile_and_an_error_reaches_the_caller():

@@ -1,18 +1,37 @@
-"""`fineweb-mask diff`: what changed between two workspaces, or two runs of one."""
+"""`fineweb-mask why`, `diff`: what every stage decided on a document, and what changed between two selections."""
 
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
-from fineweb_mask.flows.commands._common import FAILED, Result, shows_bars, verb
-from fineweb_mask.flows.display.terminal import SafeConsole, echo, new_table, step_progress
+from fineweb_mask.flows.commands._common import FAILED, QUARANTINED, Result, shows_bars, verb
+from fineweb_mask.flows.display.terminal import SafeConsole, echo, new_table, step_progress, visible
 from fineweb_mask.flows.processes.environment import set_environment
 
 if TYPE_CHECKING:
     from fineweb_mask.tasks.ledger.difference import DiffSummary
 
 SHOWN_GROUPS = 10
+
+
+@verb
+def why(
+    workspace: Annotated[str, typer.Argument(help="Workspace of a run: a folder or URL.")],
+    documents: Annotated[list[str], typer.Argument(help="URLs or ids of documents.", metavar="URL|ID...")],
+) -> Result:
+    """Tell why a document is in the selection or not: every stage's decision, with its numbers.
+
+    Exit status 3 if the source held no such document.
+
+    Example: fineweb-mask why workspaces/sample https://example.org/page
+    """
+    set_environment()
+    from fineweb_mask.flows import ledger
+
+    with step_progress("looking it up", show=shows_bars()):
+        found = ledger.why(workspace, documents)
+    return Result(found, lambda: echo(visible(str(found), keep="\n")), QUARANTINED if found.unknown else 0)
 
 
 @verb
@@ -33,14 +52,15 @@ def diff(
     Example: fineweb-mask diff workspaces/a workspaces/b --tolerance 0.05
     """
     set_environment()
-    from fineweb_mask.flows.ledger.diff import diff as compared
+    from fineweb_mask.flows import ledger
 
     with step_progress("comparing", show=shows_bars()):
-        found = compared(a, b, by, tolerance)
-    return Result(found, lambda: _tell(found), FAILED if found.is_above else 0)
+        found = ledger.diff(a, b, by, tolerance)
+    return Result(found, lambda: print_difference(found), FAILED if found.is_above else 0)
 
 
-def _tell(found: "DiffSummary") -> None:
+def print_difference(found: "DiffSummary") -> None:
+    """Print what entered and left with an example of each, the largest groups, and how the scores moved."""
     console = SafeConsole()
     table = new_table("change", "documents")
     table.add_column("such as")

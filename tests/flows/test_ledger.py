@@ -1,6 +1,6 @@
 """`fineweb-mask why`: how an answer is told."""
 
-from fineweb_mask.flows.ledger.answers import WhySummary
+from fineweb_mask.flows.ledger import WhySummary
 from fineweb_mask.tasks.ledger.decisions import Decision, Explanation
 
 

@@ -1,1 +1,0 @@
-"""Answer for the documents of a workspace, and compare two workspaces, each as a Prefect flow."""
