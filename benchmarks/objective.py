@@ -22,10 +22,9 @@ import torch
 
 from benchmarks.tables import show
 from benchmarks.vectors import embed_and_score
-from fineweb_mask.models.analysis.vectors import effective_rank, spectrum
+from fineweb_mask.models.analysis.vectors import effective_number, spectrum
 from fineweb_mask.models.selection.budget import Budget
 from fineweb_mask.models.selection.inputs import checked_features
-from fineweb_mask.models.selection.measures import coverage
 from fineweb_mask.models.selection.metrics.facility import Facility
 from fineweb_mask.models.selection.neighbours import nearest
 from fineweb_mask.models.selection.rows import Rows
@@ -103,10 +102,10 @@ class Judge:
         found = {"quality": float(self.corpus.quality[indices].mean())}
         found |= {f"near {cosine}": float((closest >= cosine).float().mean()) for cosine in COSINES}
         found["facility"] = float(self.facility.value(mask[None])[0])
-        found["rank"] = effective_rank(spectrum(x.numpy()))
+        found["rank"] = effective_number(spectrum(x.numpy()))
         topics = self.corpus.topics[indices]
         if (topics >= 0).all():
-            found["topics"] = coverage(np.bincount(topics)).effective
+            found["topics"] = effective_number(np.bincount(topics))
         found["median tokens"] = float(np.median(self.corpus.tokens[indices]))
         found["tokens"] = float(self.corpus.tokens[indices].sum())
         return found

@@ -27,6 +27,7 @@ from benchmarks.command import ROOT
 from benchmarks.objective import CORPORA, ELSEWHERE, LEAST_CHARACTERS, _weights
 from benchmarks.tables import show
 from benchmarks.vectors import embed_and_score
+from fineweb_mask.models.analysis.groups import domains
 from fineweb_mask.models.analysis.vectors import nearest_cosines
 from fineweb_mask.models.selection.block import BlockSolver
 from fineweb_mask.models.selection.inputs import SelectorInputs
@@ -35,7 +36,7 @@ from fineweb_mask.models.settings.selection import SelectionSettings
 from fineweb_mask.models.witness.kneser_ney import KneserNey
 from fineweb_mask.models.witness.tokens import PackedTokens, sharing_documents, train_tokenizer
 from fineweb_mask.models.witness.witness import HeldOut, witness
-from fineweb_mask.tasks.witness.documents import HELD_OUT_CHARACTERS, host_of
+from fineweb_mask.tasks.witness.documents import HELD_OUT_CHARACTERS
 
 HALVES = {"tuned": 0, "kept": 1}
 SPAM = "spam"
@@ -121,7 +122,7 @@ def _starts(texts: list[str], tokenizer) -> tuple[PackedTokens, np.ndarray]:  # 
 def _rows(table, column: str | None, *, is_web: bool) -> dict[str, tuple[str, str | None]]:  # noqa: ANN001
     """Return the group and the host of every different text that is long enough."""
     groups = table[column].to_pylist() if column else ["all"] * len(table)
-    hosts = [host_of(url) for url in table["url"].to_pylist()] if is_web else [None] * len(table)
+    hosts = domains(table["url"]).to_pylist() if is_web else [None] * len(table)
     found: dict[str, tuple[str, str | None]] = {}
     for text, group, host in zip(table["text"].to_pylist(), groups, hosts, strict=True):
         if text and len(text) >= LEAST_CHARACTERS and group != ELSEWHERE:

@@ -1,7 +1,6 @@
 """Prepare a map of a workspace's documents: places, texts, scores, neighbours, and whether each is kept."""
 
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -11,19 +10,16 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fineweb_mask.models.analysis.groups import telling_words
-from fineweb_mask.models.analysis.layout import lay_out
-from fineweb_mask.models.analysis.vectors import Unit, unit_rows
+from fineweb_mask.models.analysis.vectors import Unit, lay_out, unit_rows
 from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.schemas import MEASURED
 from fineweb_mask.models.settings.selection import NEAR_DUPLICATE
 from fineweb_mask.tasks.reporting.geometry import clustered
-from fineweb_mask.tasks.reporting.samples import DocumentRef, draw, files_read, vectors_at
+from fineweb_mask.tasks.reporting.samples import Places, draw, files_read, rows_at, vectors_at
 from fineweb_mask.tasks.storage.atomic import atomic_write
-from fineweb_mask.tasks.storage.parquet import read_schema
 from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import ShardFiles
-from fineweb_mask.tasks.workspace.stage_parquet import take_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 SEED = 0
@@ -39,12 +35,14 @@ NAMING_DOCUMENTS = 10_000
 KEPT, LEFT_OUT = "kept", "left out"
 OWN = ("number", "x", "y", "text", "kept", "topic", "near_duplicates", "nearest_cosine", "neighbours")
 """Columns of the map, except those of the source and the scores."""
+HIDDEN = {"row", "text", *MEASURED.names} - {"n_chars"}
+"""Columns of documents and scores that the map leaves out."""
 
 
 class ExploreJob(ProductJob):
     """Prepare the map of a workspace."""
 
-    stage: ClassVar[Stage] = Stage("explore", version=7, folders=("explore",))
+    stage: ClassVar[Stage] = Stage("explore", version=8, folders=("explore",))
     name: ClassVar[str] = "explore"
     shards: list[ShardFiles]
     most: int  # documents
@@ -78,10 +76,10 @@ def explore(job: ExploreJob) -> None:
     """
     workspace = job.workspace
     sample, _ = draw(workspace, job.shards, job.most, np.random.default_rng(SEED))
-    if not sample.documents:
+    if not len(sample.places):
         raise DataError("no document was selected from, so there is no map: run the pipeline first")
-    table = pa.concat_tables(_documents(workspace, job.shards, sample.documents), promote_options="permissive")
-    unit = unit_rows(vectors_at(workspace, job.shards, sample.documents))
+    table = _documents(workspace, job.shards, sample.places)
+    unit = unit_rows(vectors_at(workspace, job.shards, sample.places))
     places = lay_out(unit, seed=SEED)
     columns: dict[str, pa.Array] = {
         "topic": pa.array(_topics(unit, table["text"].to_pylist())),
@@ -99,31 +97,16 @@ def explore(job: ExploreJob) -> None:
     write_manifest(job.manifest_path, job.key, [job.path], {"rows": table.num_rows, "of": sample.population})
 
 
-def _documents(
-    workspace: Workspace, shards: Sequence[ShardFiles], documents: Sequence[DocumentRef]
-) -> Iterator[pa.Table]:
-    """Yield the documents of each shard: plain columns of the source, the beginnings of texts, scores, `kept`."""
-    for index, group in groupby(documents, key=lambda document: document.shard):
-        shard = shards[index]
-        rows = np.array([document.row for document in group], dtype=np.int64)
-        shown = _shown(read_schema(workspace.resolve(shard.documents)))
-        table = take_rows(workspace.resolve(shard.documents), rows, [*shown, "text"])
-        scores_file = workspace.resolve(shard.scores)
-        scores = take_rows(scores_file, rows, read_schema(scores_file).names)
-        masks = take_rows(workspace.resolve(shard.masks), rows, ["selected", "inclusion"])
-        texts = table["text"] if "text" in table.column_names else pa.nulls(len(rows), pa.string())
-        columns = {name: table[name] for name in table.column_names if name != "text"}
-        columns |= {name: scores[name] for name in scores.column_names if name != "row"}
-        columns["inclusion"] = masks["inclusion"]
-        columns["kept"] = pc.if_else(masks["selected"], KEPT, LEFT_OUT)
-        free = {name if name == "kept" or name not in OWN else f"source_{name}": one for name, one in columns.items()}
-        yield pa.table({**free, "text": pc.utf8_slice_codeunits(texts, 0, TEXT_CHARACTERS)})
-
-
-def _shown(schema: pa.Schema) -> list[str]:
-    """Return the names of the columns whose values are single numbers, dates or texts."""
-    hidden = {"row", "text", *(name for name in MEASURED.names if name != "n_chars")}
-    return [field.name for field in schema if field.name not in hidden and not pa.types.is_nested(field.type)]
+def _documents(workspace: Workspace, shards: Sequence[ShardFiles], places: Places) -> pa.Table:
+    """Return the documents at some places: plain columns of the source, the beginnings of texts, scores, `kept`."""
+    documents, scores = (rows_at(workspace, shards, places, stage) for stage in ("documents", "scores"))
+    masks = rows_at(workspace, shards, places, "masks", ["selected", "inclusion"])
+    shown = [field.name for field in documents.schema if not pa.types.is_nested(field.type)]
+    columns = {name: documents[name] for name in shown} | {name: scores[name] for name in scores.column_names}
+    columns["inclusion"] = masks["inclusion"]
+    free = {f"source_{name}" if name in OWN else name: one for name, one in columns.items() if name not in HIDDEN}
+    texts = pc.utf8_slice_codeunits(documents["text"], 0, TEXT_CHARACTERS)
+    return pa.table({**free, "text": texts, "kept": pc.if_else(masks["selected"], KEPT, LEFT_OUT)})
 
 
 def _neighbours(unit: Unit) -> dict[str, pa.Array]:

@@ -16,7 +16,7 @@ from fineweb_mask.tasks.reporting.geometry import measure
 from fineweb_mask.tasks.reporting.page import Page, PageJob
 from fineweb_mask.tasks.reporting.samples import files_read
 from fineweb_mask.tasks.source.inventory import Inventory
-from fineweb_mask.tasks.witness.section import teaching_findings, teaching_section
+from fineweb_mask.tasks.witness.job import teaching_findings, teaching_section
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.records.counts import Counts
 from fineweb_mask.tasks.workspace.references import NO_FILE, ShardFiles, StageFile

@@ -8,8 +8,7 @@ from fineweb_mask.tasks.dataset.partition import partition_jobs
 from fineweb_mask.tasks.export import ExportJob
 from fineweb_mask.tasks.materialize import MaterializeJob
 from fineweb_mask.tasks.report import ReportJob
-from fineweb_mask.tasks.witness.job import WitnessJob
-from fineweb_mask.tasks.witness.section import SELECTION
+from fineweb_mask.tasks.witness.job import SELECTION, WitnessJob
 from fineweb_mask.tasks.workspace.references import StageFile
 
 

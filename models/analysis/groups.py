@@ -23,32 +23,19 @@ def domains(urls: pa.Array | pa.ChunkedArray) -> pa.Array:
     return pc.if_else(pc.equal(pc.fill_null(hosts, ""), ""), pa.scalar(None, pa.string()), hosts)
 
 
-def decile_edges(values: NDArray[np.floating[Any]], groups: int = 10) -> NDArray[np.float64]:
-    """Return the edges of groups of equal size, (2 to groups + 1,) ascending.
+def decile_edges(values: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+    """Return the edges of ten groups of equal size, (2 to 11,) ascending; none of no values. All values are finite.
 
-    Equal edges are merged, so values with many repetitions make fewer groups, and equal values make one group. Whole
-    numbers have whole edges. Only finite values count; without any, the result is empty.
+    A group has its lower edge, and the last one its upper edge, too. Equal edges are merged, so values with many
+    repetitions make fewer groups, and equal values make one group. Whole numbers have whole edges.
     """
-    present = values[np.isfinite(values)]
-    if not len(present):
+    if not len(values):
         return np.empty(0)
-    edges = np.quantile(present, np.linspace(0, 1, groups + 1))
-    if (present == np.floor(present)).all():
+    edges = np.quantile(values, np.linspace(0, 1, 11))
+    if (values == np.floor(values)).all():
         edges = np.ceil(edges)  # a whole number is above an edge exactly if it is above the edge rounded up
     edges = np.unique(edges)
     return edges if len(edges) > 1 else np.repeat(edges, 2)
-
-
-def group_of(values: NDArray[np.floating[Any]], edges: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return the group of each value, (n,): 0 to len(edges) - 2; -1 for NaN, and for all values without edges.
-
-    A group includes its lower edge; the last group also its upper edge. Values outside the edges are in the first or
-    the last group.
-    """
-    if not len(edges):
-        return np.full(len(values), -1)
-    inner = edges[1:-1]
-    return np.where(np.isnan(values), -1, np.searchsorted(inner, values, side="right"))
 
 
 def between_share(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from fineweb_mask.models.settings.selection import METRICS, NEAR_DUPLICATE
 
 if TYPE_CHECKING:
     import torch
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import NDArray
 
 ROUNDING = 1e-4
 """Of the objective: `normalize` may magnify float32 rounding by up to a million if all documents are nearly equal."""
@@ -93,21 +93,3 @@ def jaccard(both: NDArray[np.int64]) -> NDArray[np.float64]:
     either = sizes[:, None] + sizes[None] - both
     overlap: NDArray[np.float64] = np.divide(both, either, out=np.ones(both.shape), where=either > 0)
     return overlap
-
-
-class Coverage(NamedTuple):
-    """How evenly a selection covers known topics."""
-
-    topics: int  # topics with a selected document
-    effective: float  # exp of the entropy of the topics' shares: as many equally large topics
-    rarest: float  # share of the rarest topic in the selection, 0 if one is missing
-
-
-def coverage(selected: ArrayLike) -> Coverage:
-    """Measure how evenly a selection covers the topics of a corpus, from its documents of each topic, (t,)."""
-    counts = np.asarray(selected, dtype=np.float64)
-    if not counts.sum():
-        return Coverage(0, 0.0, 0.0)
-    shares = counts / counts.sum()
-    held = shares[shares > 0]
-    return Coverage(len(held), float(np.exp(-(held * np.log(held)).sum())), float(shares.min()))

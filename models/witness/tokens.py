@@ -17,7 +17,6 @@ END = "<|endoftext|>"
 TEXTS_AT_ONCE = 512
 RUN = 20
 """Tokens of a shared run: about 13 words, which have hardly ever been written twice independently."""
-FIRST_BITS = 24  # of a hash, which rule out nearly all runs before they are searched
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary: int) -> "Tokenizer":
@@ -92,10 +91,7 @@ def sharing_documents(pool: PackedTokens, held_out: PackedTokens, run: int = RUN
     [True, False]
     """
     (runs, document), (known, _) = _runs(pool, run), _runs(held_out, run)
-    may_be_known = np.zeros(1 << FIRST_BITS, dtype=bool)
-    may_be_known[known >> np.uint64(64 - FIRST_BITS)] = True
-    near = np.flatnonzero(may_be_known[runs >> np.uint64(64 - FIRST_BITS)])
-    shared = near[np.isin(runs[near], known)]
+    shared = np.flatnonzero(np.isin(runs, known))
     of_run = np.unique(runs[shared], return_inverse=True)[1]
     pairs = np.unique(of_run * len(pool.ends) + document[shared])  # each run once for a document
     of_run, of_document = pairs // len(pool.ends), pairs % len(pool.ends)

@@ -25,6 +25,7 @@ from fineweb_mask.models.witness.kneser_ney import KneserNey
 from fineweb_mask.models.witness.tokens import PackedTokens
 
 RANDOM, TOP_QUALITY = "random", "top_quality"
+NO_DIFFERENCE = "no difference seen"
 DRAWS = 8
 """Of random documents; how much they differ is the noise of every arm."""
 LENGTH_DRAWS = 2
@@ -59,21 +60,6 @@ class HeldOut(NamedTuple):
         """Return the loss of a model on every document in bits, (n,)."""
         total = np.concatenate([[0.0], np.cumsum(-model.log2_probabilities(*self.tokens))])
         return np.asarray(np.diff(total[self.tokens.ends], prepend=0.0), dtype=np.float64)
-
-
-class Effect(NamedTuple):
-    """How much better one arm predicts held-out documents than another, as a share of random documents' loss."""
-
-    gain: float
-    low: float  # ends of the interval, which holds the truth for all arms in 95% of such experiments
-    high: float
-
-    @property
-    def verdict(self) -> str:
-        """What may be said."""
-        if self.low <= 0 <= self.high:
-            return "no difference seen"
-        return "better" if self.gain > 0 else "worse"
 
 
 def witness(
@@ -211,8 +197,10 @@ def judge(bits: Mapping[str, NDArray[np.floating]], held_out: HeldOut, lengths: 
     """Compare arms on one held-out set.
 
     Returned are how many `documents` count and are `left_out`, by arm the `losses` of all draws, and by arm and other
-    arm, in `against`, the `Effect` with its verdict: beside random documents, random ones of its lengths, and of the
-    first arm beside all others that are no controls.
+    arm, in `against`, how much better the one predicts than the other, as a share of random documents' loss: `gain`,
+    `low` and `high`, the ends of an interval that holds the truth for all arms in 95% of such experiments, and
+    `verdict`, what may be said. The others are random documents, random ones of its lengths, and for the first arm all
+    that are no controls.
 
     Parameters
     ----------
@@ -246,9 +234,10 @@ def judge(bits: Mapping[str, NDArray[np.floating]], held_out: HeldOut, lengths: 
         difference = kept[other].mean(0) - kept[arm].mean(0)
         of_documents = standard_error(difference, sizes[counts], held_out.clusters[counts])
         half = half_width(float(of_draws), freedom, of_documents, len(arms))
-        gain, base = float(difference.sum() / total), float(losses[RANDOM].mean())
-        found = Effect(*((gain + side * half) / base for side in (0, -1, 1)))
-        return found._asdict() | {"verdict": found.verdict}
+        mean, base = float(difference.sum() / total), float(losses[RANDOM].mean())
+        gain, low, high = ((mean + side * half) / base for side in (0, -1, 1))
+        verdict = NO_DIFFERENCE if low <= 0 <= high else "better" if gain > 0 else "worse"
+        return {"gain": gain, "low": low, "high": high, "verdict": verdict}
 
     against = {
         arm: {other: effect(arm, other) for other in (RANDOM, *([lengths[arm]] if arm in lengths else []))}

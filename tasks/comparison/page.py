@@ -13,9 +13,10 @@ import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
 
+from fineweb_mask.models.analysis.vectors import effective_number
 from fineweb_mask.models.errors import DataError, SettingsError
 from fineweb_mask.models.names import find
-from fineweb_mask.models.selection.measures import coverage, intersections, jaccard, relative_gap
+from fineweb_mask.models.selection.measures import intersections, jaccard, relative_gap
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.selection import METRICS, NEAR_DUPLICATE
 from fineweb_mask.tasks.comparison.variants import Variant
@@ -25,7 +26,7 @@ from fineweb_mask.tasks.reporting.page import Column, Figure, Page, PageJob, Sec
 from fineweb_mask.tasks.source.columns import document_columns
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.storage.parquet import read_schema, read_table
-from fineweb_mask.tasks.witness.section import TITLE, teaching_column, teaching_section
+from fineweb_mask.tasks.witness.job import TITLE, teaching_column, teaching_section
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.records.counts import mean_of
 from fineweb_mask.tasks.workspace.references import StageFile
@@ -142,7 +143,7 @@ def _selections(
         found[name] = {
             **over_blocks(_with_shared_bounds(own, same), job.settings.budget_by),
             "teaching": taught.get(name),
-            "effective_topics": coverage(counts).effective if counts else None,
+            "effective_topics": effective_number(np.array(counts)) if counts else None,
             "seconds": job.seconds.get(name) or None,
         }
     return found
@@ -320,7 +321,7 @@ def _trade_off(job: ComparisonJob, metrics: Mapping[str, Any], note: str) -> Fig
         Series(name, [one["mean_quality"]], [one[axis]]) for name, one in selections.items() if name not in job.lambs
     ]
     title, x_label = "Quality against diversity", "mean quality (standardised score)"
-    chart = charts.lines(title, x_label, y_label, series, height=4.8)
+    chart = charts.lines(title, x_label, y_label, series)
     alt = "Mean quality against diversity, one point for each selection."
     ring = "; the ring is the recommended lamb" if job.lambs else ""
     return Figure("trade-off", *chart, alt, f"Up and to the right is better{ring}. {note}.")

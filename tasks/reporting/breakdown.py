@@ -12,9 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from fineweb_mask.models.analysis.groups import between_share, decile_edges, domains, group_of
-from fineweb_mask.models.runtime.stopping import raise_if_stopped
-from fineweb_mask.tasks.reporting.samples import eligible_table, evenly_spaced
+from fineweb_mask.models.analysis.groups import between_share, decile_edges, domains
+from fineweb_mask.tasks.reporting.samples import eligible_documents, evenly_spaced, rows_at
 from fineweb_mask.tasks.workspace.references import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -26,7 +25,7 @@ LARGEST = 15
 LEAST = 200
 """Documents that a group has on average, else the column has no groups whose quality is compared."""
 NUMBERS = ("n_chars", "quality")
-"""Columns whose groups are tenths of the documents."""
+"""Columns of documents and of scores whose groups are tenths of the documents."""
 UNKNOWN = "unknown"
 
 
@@ -53,74 +52,70 @@ def break_down(workspace: Workspace, shards: Sequence[ShardFiles], by: Sequence[
     columns = [name for name in dict.fromkeys(("dump", "domain", *by)) if name not in NUMBERS]
     chosen = evenly_spaced(len(shards), MOST_SHARDS)
     step = max(1, -(-sum(shards[index].documents.rows for index in chosen) // MOST_DOCUMENTS))
-    parts = [_shard(workspace, shards[index], columns, step) for index in chosen]
-    table = pa.concat_tables([_schema(columns).empty_table(), *parts])
-    numbers, is_kept = {name: table[name].to_numpy() for name in NUMBERS}, table["selected"].to_numpy()
-    labelled = {name: _by_label(table, name) for name in columns}
+    places, is_kept = eligible_documents(workspace, shards, chosen, step)
+    read = {"n_chars", *("url" if name == "domain" else name for name in columns)}
+    documents = rows_at(workspace, shards, places, "documents", [*read])
+    scores = rows_at(workspace, shards, places, "scores", ["quality"])
+    values = {
+        name: table[name].to_numpy().astype(np.float64)
+        for name, table in zip(NUMBERS, (documents, scores), strict=True)
+    }
+    labelled = {name: _by_label(_labels(documents, name), values["quality"], is_kept) for name in columns}
+    numbers, selected = (
+        {name: np.sort(all_of[counted & np.isfinite(all_of)]) for name, all_of in values.items()}
+        for counted in (np.True_, is_kept)
+    )
+    totals = SelectedShare(UNKNOWN, len(places), int(is_kept.sum()))
     is_whole = step == 1 and len(chosen) == len(shards)
     return Breakdown(
         groups={name: _largest(one, "no url" if name == "domain" else UNKNOWN) for name, one in labelled.items()}
-        | {name: _tenths(values, is_kept) for name, values in numbers.items()},
-        numbers={name: np.sort(values[np.isfinite(values)]) for name, values in numbers.items()},
-        selected={name: np.sort(values[np.isfinite(values) & is_kept]) for name, values in numbers.items()},
+        | {name: _tenths(numbers[name], selected[name], totals) for name in NUMBERS},
+        numbers=numbers,
+        selected=selected,
         between={name: _between(one) for name, one in labelled.items() if name != "domain"},
-        counted="All eligible documents." if is_whole else f"A sample of {len(table):,} eligible documents.",
+        counted="All eligible documents." if is_whole else f"A sample of {len(places):,} eligible documents.",
     )
 
 
-def _schema(columns: Sequence[str]) -> pa.Schema:
-    names = [(name, pa.float64()) for name in NUMBERS] + [(f"by {name}", pa.string()) for name in columns]
-    return pa.schema([*names, ("selected", pa.bool_())])
-
-
-def _shard(workspace: Workspace, shard: ShardFiles, columns: Sequence[str], step: int) -> pa.Table:
-    """Return every `step`-th eligible document of a shard: its numbers, NaN if unknown, and its labels."""
-    raise_if_stopped()
-    read = ["n_chars", *("url" if name == "domain" else name for name in columns)]
-    found = eligible_table(workspace, shard, list(dict.fromkeys(read)))
-    found = found.take(np.arange(0, len(found), step))
-    values = {name: pc.fill_null(found[name].cast(pa.float64()), np.nan) for name in NUMBERS}
-    values |= {f"by {name}": domains(found["url"]) if name == "domain" else _labels(found[name]) for name in columns}
-    return pa.table(values | {"selected": found["selected"]}, schema=_schema(columns))
-
-
-def _labels(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column as text, with null instead of empty text."""
-    labels = column.cast(pa.string())
+def _labels(documents: pa.Table, name: str) -> pa.Array | pa.ChunkedArray:
+    """Return a column as text, with null instead of empty text; of a column that is not there, null."""
+    if name == "domain":
+        return domains(documents["url"])
+    if name not in documents.column_names:
+        return pa.nulls(len(documents), pa.string())
+    labels = documents[name].cast(pa.string())
     return pc.if_else(pc.equal(labels, ""), pa.scalar(None, pa.string()), labels)
 
 
-def _tenths(values: NDArray[np.float64], is_kept: NDArray[np.bool_]) -> list[SelectedShare]:
-    """Count documents by tenths of `values` (n,), labelled with just enough decimals to tell their edges apart."""
-    edges = decile_edges(values)
+def _tenths(known: NDArray[np.float64], kept: NDArray[np.float64], of_all: SelectedShare) -> list[SelectedShare]:
+    """Count documents by tenths of their numbers, labelled with just enough decimals to tell their edges apart."""
+    edges = decile_edges(known)
     whole = all(edge == int(edge) for edge in edges)
     digits = 0 if whole else next((n for n in (2, 3, 4, 5) if len({f"{e:.{n}f}" for e in edges}) == len(edges)), 6)
     bounds = enumerate(pairwise(edges), 1)
-    labels = [UNKNOWN, *(f"{rank}: {low:,.{digits}f} to {high:,.{digits}f}" for rank, (low, high) in bounds)]
-    groups = group_of(values, edges) + 1
-    counts = (np.bincount(some, minlength=len(labels)).tolist() for some in (groups, groups[is_kept]))
-    missing, *every = map(SelectedShare, labels, *counts)
-    return [*every, missing] if missing.documents else every
+    labels = [f"{rank}: {low:,.{digits}f} to {high:,.{digits}f}" for rank, (low, high) in bounds]
+    counts = (np.histogram(some, edges)[0].tolist() if labels else [] for some in (known, kept))
+    missing = of_all._replace(documents=of_all.documents - len(known), selected=of_all.selected - len(kept))
+    return [*map(SelectedShare, labels, *counts), *([missing] if missing.documents else [])]
 
 
-def _by_label(table: pa.Table, name: str) -> pa.Table:
+def _by_label(labels: pa.Array | pa.ChunkedArray, quality: NDArray[np.float64], is_kept: NDArray[np.bool_]) -> pa.Table:
     """Return how many documents have each label, null too, how many are selected or scored, and sums of their quality.
 
     The largest group comes first.
     """
-    quality = table["quality"].to_numpy()
     is_scored = np.isfinite(quality)
     quality = np.where(is_scored, quality, 0.0)
     columns = {
-        "label": table[f"by {name}"],
         "documents": np.ones(len(quality), dtype=np.int64),
-        "selected": table["selected"].cast(pa.int64()),
+        "selected": is_kept.astype(np.int64),
         "scored": is_scored.astype(np.int64),
         "quality": quality,
         "squares": quality**2,
     }
-    sums = pa.table(columns).group_by("label").aggregate([(one, "sum") for one in list(columns)[1:]])
-    return sums.rename_columns(list(columns)).sort_by([("documents", "descending"), ("label", "ascending")])
+    table = pa.table({"label": labels, **columns})
+    sums = table.group_by("label").aggregate([(name, "sum") for name in columns])
+    return sums.rename_columns(table.column_names).sort_by([("documents", "descending"), ("label", "ascending")])
 
 
 def _largest(counted: pa.Table, unknown: str) -> list[SelectedShare]:

@@ -5,7 +5,7 @@ it. Matplotlib is imported inside the functions, so a run without charts does no
 """
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -21,20 +21,20 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 """Okabe and Ito's, without black and yellow (https://jfly.uni-koeln.de/color/)."""
 MARKERS = "osD^vPX"
 """One more than colours, so that all look different, in black-and-white print, too."""
-STYLES = ("--", ":", "-.")
 INK, QUIET, FAINT = "#1c2733", "#5b6875", "#e3e8ed"
 BEFORE = "#9aa5b1"
-WIDTH, HEIGHT = 6.6, 3.7  # inches
+WIDTH = 6.6  # inches
 DOTS = 150  # per inch
 LONGEST = 34  # characters of a name
 BINS = 40
 
 
 class Histogram(NamedTuple):
-    """The numbers of several populations, which are drawn over one axis: the first in grey, below the others."""
+    """The numbers of the documents before and after a selection, all finite, which are drawn over one axis."""
 
     x_label: str
-    populations: Mapping[str, NDArray[np.floating[Any]]]  # finite
+    eligible: NDArray[np.floating[Any]]
+    selected: NDArray[np.floating[Any]]
     is_logarithmic: bool = False
 
 
@@ -49,24 +49,22 @@ class Series(NamedTuple):
 
 
 def histograms(title: str, panels: Sequence[Histogram]) -> tuple[bytes, Table]:
-    """Draw the share of each population by bin, a panel below the other; the outermost bins hold all beyond them."""
+    """Draw the share of documents by bin, a panel below the other; the outermost bins hold all beyond them."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     figure, every = _figure(title, len(panels), height=0.6 + 2.6 * len(panels))
-    names = list(dict.fromkeys(name for panel in panels for name in panel.populations))
+    styles: list[dict[str, Any]] = [
+        {"fill": True, "color": BEFORE, "alpha": 0.75},
+        {"color": COLOURS[0], "linewidth": 2},
+    ]
     rows: list[list[Any]] = []
     for panel, axes in zip(panels, every, strict=True):
         edges = _edges(panel)
-        counts = {
-            name: np.histogram(np.clip(numbers, edges[0], edges[-1]), edges)[0]
-            for name, numbers in panel.populations.items()
-        }
-        for index, (name, heights) in enumerate(counts.items()):
+        drawn = {"eligible": panel.eligible, "selected": panel.selected}
+        counts = [np.histogram(np.clip(one, edges[0], edges[-1]), edges)[0] for one in drawn.values()]
+        for name, heights, style in zip(drawn, counts, styles, strict=True):
             n = int(heights.sum())
-            style: dict[str, Any] = {"color": COLOURS[index - 1], "linewidth": 2}
-            if index == 0:
-                style = {"fill": True, "color": BEFORE, "alpha": 0.75}
-            axes.stairs(100 * heights / max(n, 1), edges, label=f"{_shown(name)} (n = {n:,})", **style)
+            axes.stairs(100 * heights / max(n, 1), edges, label=f"{name} (n = {n:,})", **style)
         axes.set_xlabel(panel.x_label, color=INK)
         axes.set_ylabel("share of documents (%)", color=INK)
         if panel.is_logarithmic:
@@ -76,32 +74,25 @@ def histograms(title: str, panels: Sequence[Histogram]) -> tuple[bytes, Table]:
             axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_ylim(bottom=0)
         axes.legend(frameon=False, fontsize=9, labelcolor=INK)
-        columns = [counts[name].tolist() if name in counts else [None] * BINS for name in names]
-        rows += [[panel.x_label, *row] for row in zip(edges[:-1], edges[1:], *columns, strict=True)]
-    bounds = [Column("of"), Column("from", "number"), Column("to", "number")]
-    return _png(figure), Table(title, [*bounds, *(Column(name, "count") for name in names)], rows)
+        rows += [
+            [panel.x_label, *row] for row in zip(edges[:-1], edges[1:], *(one.tolist() for one in counts), strict=True)
+        ]
+    columns = [Column("of"), Column("from", "number"), Column("to", "number")]
+    columns += [Column(name, "count") for name in ("eligible", "selected")]
+    return _png(figure), Table(title, columns, rows)
 
 
 def _edges(panel: Histogram) -> NDArray[np.float64]:
     """Return the edges of the bins, (bins + 1,), between which nearly all numbers are."""
-    numbers = np.concatenate(list(panel.populations.values()))
-    low, high = np.quantile(numbers, [0.001, 0.999])
+    low, high = np.quantile(np.concatenate([panel.eligible, panel.selected]), [0.001, 0.999])
     if panel.is_logarithmic:
         return np.geomspace(max(low, 1), max(high, 2 * max(low, 1)), BINS + 1)
     return np.linspace(low, max(high, low + 1e-6), BINS + 1)
 
 
-def lines(
-    title: str,
-    x_label: str,
-    y_label: str,
-    series: Sequence[Series],
-    *,
-    levels: Mapping[str, float] | None = None,
-    height: float = HEIGHT,
-) -> tuple[bytes, Table]:
-    """Draw lines with a marker at each point, labels beside them, and dashed levels such as a bound."""
-    figure, [axes] = _figure(title, 1, height=height)
+def lines(title: str, x_label: str, y_label: str, series: Sequence[Series]) -> tuple[bytes, Table]:
+    """Draw lines with a marker at each point, labels beside them."""
+    figure, [axes] = _figure(title, 1, height=4.8)
     axes.set_xlabel(x_label, color=INK)
     axes.set_ylabel(y_label, color=INK)
     axes.grid(color=FAINT)
@@ -112,9 +103,6 @@ def lines(
         axes.scatter(x, y, s=150, facecolors="none", edgecolors=INK, linewidths=1.7, zorder=4)
         for point, label in zip(zip(one.x, one.y, strict=True), one.labels, strict=False):
             axes.annotate(label, point, xytext=(6, 6), textcoords="offset points", fontsize=8.5, color=INK)
-    for index, (name, level) in enumerate((levels or {}).items()):
-        colour = QUIET if index else COLOURS[1]
-        axes.axhline(level, color=colour, linestyle=STYLES[index % len(STYLES)], linewidth=1.4, label=_shown(name))
     axes.margins(0.1)
     figure.legend(loc="outside lower left", ncols=3, frameon=False, fontsize=9, labelcolor=INK)
     columns = [Column("of"), Column("at"), Column(x_label, "number"), Column(y_label, "number")]
@@ -123,13 +111,12 @@ def lines(
         for one in series
         for place, (x, y) in enumerate(zip(one.x, one.y, strict=True))
     ]
-    rows += [[name, "", None, level] for name, level in (levels or {}).items()]
     return _png(figure), Table(title, columns, rows)
 
 
-def _shown(name: str, longest: int = LONGEST) -> str:
+def _shown(name: str) -> str:
     """Return a name as it is drawn: cut if it is long, and without mathematics."""
-    cut = name if len(name) <= longest else name[: longest - 1] + "…"
+    cut = name if len(name) <= LONGEST else name[: LONGEST - 1] + "…"
     return cut.replace("$", r"\$")
 
 
@@ -139,7 +126,7 @@ def _figure(title: str, panels: int, *, height: float) -> "tuple[Figure, list[Ax
 
     layout = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.08)  # inches
     figure = Figure(figsize=(WIDTH, height), dpi=DOTS, layout=layout, facecolor="white")
-    figure.suptitle(_shown(title, 80), x=0.01, ha="left", fontsize=11.5, fontweight="bold", color=INK)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11.5, fontweight="bold", color=INK)
     every = list(figure.subplots(panels, squeeze=False)[:, 0])
     for axes in every:
         axes.tick_params(colors=QUIET, labelcolor=INK, labelsize=9)

@@ -10,7 +10,7 @@ from fineweb_mask.models.analysis import vectors
 from fineweb_mask.models.analysis.groups import telling_words
 from fineweb_mask.models.analysis.vectors import Unit, nearest_cosines, unit_rows
 from fineweb_mask.models.selection.measures import near_duplicate_rate
-from fineweb_mask.tasks.reporting.samples import DocumentRef, Sample, draw, texts_at, vectors_at
+from fineweb_mask.tasks.reporting.samples import Places, Sample, draw, texts_at, vectors_at
 from fineweb_mask.tasks.workspace.references import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -58,10 +58,10 @@ def measure(workspace: Workspace, shards: Sequence[ShardFiles]) -> Diversity | N
     """Sample documents and measure their vectors; None if no document is eligible or none is selected."""
     generator = np.random.default_rng(SEED)
     eligible, selected = draw(workspace, shards, SAMPLE, generator)
-    if not eligible.documents or not selected.documents:
+    if not len(eligible.places) or not len(selected.places):
         return None
-    before = unit_rows(vectors_at(workspace, shards, eligible.documents))
-    after = unit_rows(vectors_at(workspace, shards, selected.documents))
+    before = unit_rows(vectors_at(workspace, shards, eligible.places))
+    after = unit_rows(vectors_at(workspace, shards, selected.places))
     same = np.sort(generator.choice(len(before), size=min(len(before), len(after)), replace=False))
     return Diversity(
         geometry={
@@ -69,7 +69,7 @@ def measure(workspace: Workspace, shards: Sequence[ShardFiles]) -> Diversity | N
             "random": _geometry(before[same], generator),
             "selected": _geometry(after, generator),
         },
-        clusters=_clusters(workspace, shards, eligible.documents, before, after),
+        clusters=_clusters(workspace, shards, eligible.places, before, after),
         eligible=eligible,
         selected=selected,
     )
@@ -80,7 +80,7 @@ def _geometry(unit: Unit, generator: np.random.Generator) -> Geometry:
     nearest = nearest_cosines(unit[queries], unit, queries) if len(unit) > 1 else np.empty(0, dtype=np.float32)
     return Geometry(
         documents=len(unit),
-        effective_rank=vectors.effective_rank(vectors.spectrum(unit)),
+        effective_rank=vectors.effective_number(vectors.spectrum(unit)),
         mean_cosine=vectors.mean_cosine(unit),
         nearest=float(nearest.mean()) if len(nearest) else None,
         near_duplicates=near_duplicate_rate(nearest),
@@ -88,7 +88,7 @@ def _geometry(unit: Unit, generator: np.random.Generator) -> Geometry:
 
 
 def _clusters(
-    workspace: Workspace, shards: Sequence[ShardFiles], documents: Sequence[DocumentRef], before: Unit, after: Unit
+    workspace: Workspace, shards: Sequence[ShardFiles], places: Places, before: Unit, after: Unit
 ) -> list[Cluster]:
     """Cluster the eligible documents, assign each selected one to the nearest centre, and name the clusters."""
     labels, n_clusters = clustered(before, CLUSTERS)
@@ -96,8 +96,8 @@ def _clusters(
     centres = np.stack([before[labels == cluster].sum(axis=0) for cluster in range(n_clusters)])
     centres /= np.maximum(np.linalg.norm(centres, axis=1, keepdims=True), 1e-12)
     kept = np.bincount((after @ centres.T).argmax(axis=1), minlength=n_clusters)
-    step = max(1, -(-len(documents) // NAMING_DOCUMENTS))
-    named, texts = texts_at(workspace, shards, documents[::step], NAMING_CHARACTERS)
+    step = max(1, -(-len(places) // NAMING_DOCUMENTS))
+    named, texts = texts_at(workspace, shards, places[::step], NAMING_CHARACTERS)
     words = telling_words(texts, labels[::step][named], n_clusters)
     clusters = map(Cluster, words, sizes.tolist(), kept.tolist())
     return sorted((cluster for cluster in clusters if cluster.before), key=lambda cluster: -cluster.before)

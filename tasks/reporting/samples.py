@@ -1,11 +1,10 @@
-"""Read a selection's inputs and masks side by side, for reports.
+"""Read a selection's inputs and masks at single documents, for reports.
 
-Whole columns are read one shard at a time. Vectors and texts are read only for a sample from a few shards, and only
-from the row groups that contain it.
+A document is told by its place: the index of its shard, and its row in that shard. Places are ascending. Of a shard's
+files only the row groups are read that hold a document.
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,20 +13,16 @@ from numpy.typing import NDArray
 
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.schemas import vectors_of
-from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_schema, read_table
+from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_table
 from fineweb_mask.tasks.workspace.references import ShardFiles
-from fineweb_mask.tasks.workspace.stage_parquet import read_scores, row_group_ends, take_rows
+from fineweb_mask.tasks.workspace.stage_parquet import row_group_ends, take_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 SAMPLED_SHARDS = 16
 """Maximum number of shards in a sample: one shard of FineWeb has a million documents."""
 
-
-class DocumentRef(NamedTuple):
-    """The index of a document's shard, and its row in that shard."""
-
-    shard: int
-    row: int
+Places = NDArray[np.int64]
+"""(n, 2): shards and rows of documents."""
 
 
 def files_read(shards: Sequence[ShardFiles]) -> list[list[str]]:
@@ -39,30 +34,32 @@ def files_read(shards: Sequence[ShardFiles]) -> list[list[str]]:
     ]
 
 
-def eligible_table(workspace: Workspace, shard: ShardFiles, columns: Sequence[str]) -> pa.Table:
-    """Return the eligible documents of a shard: columns of `documents`, then `quality` and `selected`.
-
-    A document is eligible if the selection put it into a block. A column that the shard lacks is null.
-    """
-    path = workspace.resolve(shard.documents)
-    present = set(read_schema(path).names)
-    documents = read_table(path, columns=[name for name in columns if name in present])
-    masks = read_table(workspace.resolve(shard.masks), columns=["selected", "block"])
-    found = {name: documents[name] if name in present else pa.nulls(masks.num_rows) for name in columns}
-    found |= read_scores(workspace, shard, ["quality"])
-    table = pa.table({**found, "selected": masks["selected"]})
-    return table.filter(masks["block"].is_valid())
-
-
 def evenly_spaced(n: int, at_most: int) -> range:
     """Return evenly spaced indices below `n`, at most `at_most`."""
     return range(0, n, max(1, -(-n // at_most)))
 
 
+def eligible_documents(
+    workspace: Workspace, shards: Sequence[ShardFiles], chosen: Sequence[int], step: int = 1
+) -> tuple[Places, NDArray[np.bool_]]:
+    """Return every `step`-th document of the chosen shards that the selection put into a block: places, and selected.
+
+    The second is (n,): which of them are selected.
+    """
+    places, selected = [np.empty((0, 2), dtype=np.int64)], [np.empty(0, dtype=bool)]
+    for index in chosen:
+        raise_if_stopped()
+        masks = read_table(workspace.resolve(shards[index].masks), columns=["selected", "block"])
+        rows = np.flatnonzero(masks["block"].is_valid())[::step]
+        places.append(np.column_stack([np.full_like(rows, index), rows]))
+        selected.append(masks["selected"].to_numpy()[rows])
+    return np.concatenate(places), np.concatenate(selected)
+
+
 class Sample(NamedTuple):
     """A uniform sample of the eligible or the selected documents."""
 
-    documents: list[DocumentRef]  # ascending
+    places: Places
     population: int  # documents that it was drawn from
     shards: int  # shards that it was drawn from
 
@@ -72,80 +69,64 @@ def draw(
 ) -> tuple[Sample, Sample]:
     """Draw up to `limit` eligible and up to `limit` selected documents, uniformly over `SAMPLED_SHARDS` shards."""
     chosen = evenly_spaced(len(shards), SAMPLED_SHARDS)
-    nothing = np.empty((0, 2), dtype=np.int64)
-    eligible, selected = [nothing], [nothing]
-    for index in chosen:
-        raise_if_stopped()
-        masks = read_table(workspace.resolve(shards[index].masks), columns=["selected", "block"])
-        for found, is_one in ((eligible, masks["block"].is_valid()), (selected, masks["selected"])):
-            rows = np.flatnonzero(is_one.to_numpy())
-            found.append(np.column_stack([np.full_like(rows, index), rows]))
+    eligible, is_selected = eligible_documents(workspace, shards, chosen)
 
-    def sample(found: list[NDArray[np.int64]]) -> Sample:
-        places = np.concatenate(found)
+    def sample(places: Places) -> Sample:
         picked = np.sort(generator.choice(len(places), size=min(limit, len(places)), replace=False))
-        return Sample([DocumentRef(*place) for place in places[picked].tolist()], len(places), len(chosen))
+        return Sample(places[picked], len(places), len(chosen))
 
-    return sample(eligible), sample(selected)
-
-
-def vectors_at(workspace: Workspace, shards: Sequence[ShardFiles], documents: Sequence[DocumentRef]) -> NDArray[Any]:
-    """Return the vectors of documents, (n, d) float16 or float32; `documents` must be ascending."""
-    found = [
-        vectors_of(take_rows(workspace.resolve(shards[index].embeddings), rows, ["embedding"]))
-        for index, rows in _by_shard(documents)
-    ]
-    return np.concatenate(found) if found else np.empty((0, 1), dtype=np.float32)
+    return sample(eligible), sample(eligible[is_selected])
 
 
-def quality_at(
-    workspace: Workspace, shards: Sequence[ShardFiles], documents: Sequence[DocumentRef], score: str
-) -> NDArray[np.float32]:
-    """Return a score of documents, (n,); `documents` must be ascending."""
-    found = [
-        take_rows(workspace.resolve(shards[index].scores), rows, [score])[score].to_numpy()
-        for index, rows in _by_shard(documents)
-    ]
-    return np.concatenate([np.empty(0), *found]).astype(np.float32)
+def rows_at(
+    workspace: Workspace,
+    shards: Sequence[ShardFiles],
+    places: Places,
+    stage: str,
+    columns: Sequence[str] | None = None,
+) -> pa.Table:
+    """Return what a stage of `ShardFiles` has of documents: these columns, or all; null where a shard lacks one.
+
+    A column that all shards lack is left out.
+    """
+    found = list(_by_shard(places)) or [(0, np.empty(0, dtype=np.int64))]
+    files = [workspace.resolve(getattr(shards[index], stage)) for index, _ in found]
+    parts = [take_rows(file, rows, columns) for file, (_, rows) in zip(files, found, strict=True)]
+    return pa.concat_tables(parts, promote_options="permissive")
 
 
-def documents_at(
-    workspace: Workspace, shards: Sequence[ShardFiles], documents: Sequence[DocumentRef], columns: Sequence[str]
-) -> list[dict[str, Any]]:
-    """Return columns of documents; `documents` must be ascending."""
-    return [
-        row
-        for index, rows in _by_shard(documents)
-        for row in take_rows(workspace.resolve(shards[index].documents), rows, columns).to_pylist()
-    ]
+def vectors_at(workspace: Workspace, shards: Sequence[ShardFiles], places: Places) -> NDArray[Any]:
+    """Return the vectors of documents, (n, d) float16 or float32."""
+    return vectors_of(rows_at(workspace, shards, places, "embeddings", ["embedding"]))
 
 
 def texts_at(
-    workspace: Workspace, shards: Sequence[ShardFiles], documents: Sequence[DocumentRef], longest: int
+    workspace: Workspace, shards: Sequence[ShardFiles], places: Places, longest: int
 ) -> tuple[list[int], list[str]]:
     """Read the first `longest` characters of documents, from one row group of each shard only.
 
     Returns
     -------
     list of int
-        Positions in `documents` of those in that row group.
+        Positions in `places` of those in that row group.
     list of str
         The beginnings of their texts.
     """
-    index_of = {document: index for index, document in enumerate(documents)}
     kept: list[int] = []
     texts: list[str] = []
-    for index, rows in _by_shard(documents):
-        with VerifiedFile(workspace.resolve(shards[index].documents)) as file:
+    first = 0
+    for index, rows in _by_shard(places):
+        path = workspace.resolve(shards[index].documents)
+        with VerifiedFile(path) as file:
             groups = np.searchsorted(row_group_ends(file), rows, side="right")
-        near = rows[groups == groups[len(groups) // 2]]
-        found = take_rows(workspace.resolve(shards[index].documents), near, ["text"])
-        texts += [text[:longest] for text in found["text"].to_pylist()]
-        kept += [index_of[DocumentRef(index, row)] for row in near.tolist()]
+        is_near = groups == groups[len(groups) // 2]
+        kept += (first + np.flatnonzero(is_near)).tolist()
+        texts += [text[:longest] for text in take_rows(path, rows[is_near], ["text"])["text"].to_pylist()]
+        first += len(rows)
     return kept, texts
 
 
-def _by_shard(documents: Sequence[DocumentRef]) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    for index, group in groupby(documents, key=lambda document: document.shard):
+def _by_shard(places: Places) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    for index in np.unique(places[:, 0]).tolist():
         raise_if_stopped()
-        yield index, np.array([document.row for document in group], dtype=np.int64)
+        yield index, places[places[:, 0] == index, 1]

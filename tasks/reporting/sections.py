@@ -112,7 +112,7 @@ def distributions(breakdown: Breakdown) -> Section:
     for name, label in drawn.items():
         before, after = breakdown.numbers[name], breakdown.selected[name]
         if len(before) and before[0] < before[-1]:
-            panels.append(Histogram(label, {"eligible": before, "selected": after}, name == "n_chars"))
+            panels.append(Histogram(label, before, after, name == "n_chars"))
             if len(after):
                 said = f"{median(before):,.4g} before, {median(after):,.4g} after"
                 medians.append(f"Median {label.split()[0]}: {said}.")
@@ -132,8 +132,8 @@ def diversity(measured: Diversity) -> Section:
     """Show how diverse the embeddings are before and after the selection, and what their clusters are about."""
     eligible, selected, shards = measured.eligible, measured.selected, measured.eligible.shards
     sample = (
-        f"Measured on {len(eligible.documents):,} of {eligible.population:,} eligible and "
-        f"{len(selected.documents):,} of {selected.population:,} selected documents, from {shards:,} "
+        f"Measured on {len(eligible.places):,} of {eligible.population:,} eligible and "
+        f"{len(selected.places):,} of {selected.population:,} selected documents, from {shards:,} "
         f"shard{'' if shards == 1 else 's'}. Each of them on a map: fineweb-mask explore, with the workspace's folder."
     )
     geometry = Table(
@@ -149,9 +149,7 @@ def diversity(measured: Diversity) -> Section:
         [
             [cluster.words or "no words", before, after, after / before]
             for cluster in measured.clusters
-            for before, after in [
-                (cluster.before / len(eligible.documents), cluster.after / max(len(selected.documents), 1))
-            ]
+            for before, after in [(cluster.before / len(eligible.places), cluster.after / max(len(selected.places), 1))]
         ],
         note="Shares of the sample. A ratio above 1 means that the selection favours the cluster.",
     )

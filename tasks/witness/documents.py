@@ -8,12 +8,12 @@ selection a little and never helps it.
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import urlsplit
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from fineweb_mask.models.analysis.groups import domains
 from fineweb_mask.models.analysis.vectors import nearest_cosines, unit_rows
 from fineweb_mask.models.dedup.ngrams import MULTIPLIER
 from fineweb_mask.models.documents import content_hash
@@ -22,7 +22,7 @@ from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.models.witness.tokens import PackedTokens, sharing_documents, train_tokenizer
 from fineweb_mask.models.witness.witness import HeldOut
-from fineweb_mask.tasks.reporting.samples import SAMPLED_SHARDS, DocumentRef, documents_at, evenly_spaced, vectors_at
+from fineweb_mask.tasks.reporting.samples import SAMPLED_SHARDS, Places, evenly_spaced, rows_at, vectors_at
 from fineweb_mask.tasks.selection.inputs.shard_documents import read_columns, read_groups
 from fineweb_mask.tasks.source.discovery import SourceShard, find_files
 from fineweb_mask.tasks.source.reader import NoTextColumnError, ShardReader
@@ -52,32 +52,11 @@ class WitnessCorpus(NamedTuple):
     pool: PackedTokens  # n documents that arms are made of
     selections: dict[str, NDArray[np.int64]]  # by name, places in the pool
     quality: NDArray[np.float32]  # (n,)
-    places: list[DocumentRef]  # of the n
+    places: Places  # of the n
     groups: NDArray[Any]  # (n,) texts
     held_out: dict[str, HeldOut]
     vocabulary: int
     excluded: int  # documents that are too much like a held-out one
-
-
-class _Documents(NamedTuple):
-    """The n eligible documents of some shards."""
-
-    shards: NDArray[np.int64]  # (n,)
-    rows: NDArray[np.int64]  # (n,)
-    ranks: NDArray[np.uint64]  # (n,), by the text
-    tokens: NDArray[np.int64]  # (n,), as the documents' own tokenizer counts them
-    quality: NDArray[np.float32]  # (n,)
-    groups: NDArray[Any]  # (n,) texts, of the column; empty without one
-    selected: NDArray[np.bool_]  # (n, selections)
-
-    def take(self, places: NDArray[Any]) -> "_Documents":
-        """Return some of the documents, by their places or by a mask."""
-        return _Documents._make(column[places] for column in self)
-
-    @property
-    def places(self) -> list[DocumentRef]:
-        """The documents' shards and rows."""
-        return list(map(DocumentRef, self.shards.tolist(), self.rows.tolist()))
 
 
 def read_corpus(
@@ -118,31 +97,31 @@ def read_corpus(
         If a target cannot be read.
     """
     of_targets = {name: _different_texts(name, files) for name, files in targets.items()}
-    chosen = evenly_spaced(len(shards), SAMPLED_SHARDS)
-    documents = _eligible(workspace, shards, selections, chosen, by)
-    order = np.argsort(documents.ranks, kind="stable")
+    documents = _eligible(workspace, shards, selections, by)
+    tokens, order = documents["tokens"].to_numpy(), np.argsort(documents["rank"].to_numpy(), kind="stable")
     count = min(MOST_HELD_OUT, int(HELD_OUT_SHARE * len(order)))
     if count < FEWEST_HELD_OUT:
         raise DataError(
             f"only {len(order):,} documents can be selected, of which {HELD_OUT_SHARE:.0%} are held out: at least "
             f"{FEWEST_HELD_OUT} are needed to compare what selections teach; use a larger corpus"
         )
-    held_by_arms = (documents.tokens @ documents.selected).tolist()
-    smallest = min(held_by_arms, default=select_ratio * int(documents.tokens.sum()))
+    held_by_arms = (int(tokens[documents[f"in {name}"].to_numpy()].sum()) for name in selections)
+    smallest = min(held_by_arms, default=select_ratio * int(tokens.sum()))
     share = min(1.0, SPARE * most_tokens / max(smallest, 1))
     held = documents.take(np.sort(order[:count]))
     rest = documents.take(np.sort(order[count : count + round(share * (len(order) - count))]))
-    vectors, others = (unit_rows(vectors_at(workspace, shards, one.places)) for one in (rest, held))
-    candidates = len(rest.rows)
+    vectors, others = (unit_rows(vectors_at(workspace, shards, _places(one))) for one in (rest, held))
+    candidates = len(rest)
     theirs = np.concatenate([np.empty(0, np.uint64), *(_ranks_of(texts) for texts in of_targets.values())])
-    rest = rest.take((nearest_cosines(vectors, others) < threshold) & ~np.isin(rest.ranks, theirs))
-    texts = [one["text"] for one in documents_at(workspace, shards, rest.places, ["text"])]
+    is_unlike = (nearest_cosines(vectors, others) < threshold) & ~np.isin(rest["rank"].to_numpy(), theirs)
+    rest = rest.filter(pa.array(is_unlike))
+    texts = rows_at(workspace, shards, _places(rest), "documents", ["text"])["text"].to_pylist()
     read = int(np.searchsorted(np.cumsum([len(text) for text in texts]), TOKENIZER_CHARACTERS)) + 1
     tokenizer = train_tokenizer(texts[:read], VOCABULARY)
     pool = PackedTokens.of(texts, tokenizer)
-    pages = documents_at(workspace, shards, held.places, ["text", "url"])
-    hosts = [host_of(page["url"]) or f"document {place}" for place, page in enumerate(pages)]
-    held_out = {POOL: _held_out([page["text"] for page in pages], hosts, tokenizer)}
+    pages = rows_at(workspace, shards, _places(held), "documents", ["text", "url"])
+    hosts = [host or f"document {place}" for place, host in enumerate(domains(pages["url"]).to_pylist())]
+    held_out = {POOL: _held_out(pages["text"].to_pylist(), hosts, tokenizer)}
     for name, of_target in of_targets.items():
         held_out[name] = _held_out(of_target, [str(place) for place in range(len(of_target))], tokenizer)
     sharing = [sharing_documents(pool, one.tokens) for one in held_out.values()]
@@ -155,10 +134,10 @@ def read_corpus(
     rest = rest.take(kept)
     return WitnessCorpus(
         pool=pool.take(kept),
-        selections={name: np.flatnonzero(rest.selected[:, place]) for place, name in enumerate(selections)},
-        quality=rest.quality,
-        places=rest.places,
-        groups=rest.groups,
+        selections={name: np.flatnonzero(rest[f"in {name}"]) for name in selections},
+        quality=rest["quality"].to_numpy(),
+        places=_places(rest),
+        groups=rest["group"].to_numpy(),
         held_out=held_out,
         vocabulary=tokenizer.get_vocab_size(),
         excluded=candidates - len(kept),
@@ -166,36 +145,33 @@ def read_corpus(
 
 
 def _eligible(
-    workspace: Workspace,
-    shards: Sequence[ShardFiles],
-    selections: Mapping[str, Sequence[StageFile]],
-    chosen: Sequence[int],
-    by: str | None,
-) -> _Documents:
+    workspace: Workspace, shards: Sequence[ShardFiles], selections: Mapping[str, Sequence[StageFile]], by: str | None
+) -> pa.Table:
+    """Return the eligible documents of some shards: place, rank by the text, tokens, quality, group, selections."""
     found = []
-    for index in chosen:
+    for index in evenly_spaced(len(shards), SAMPLED_SHARDS):
         raise_if_stopped()
         shard = shards[index]
         columns = read_columns(workspace, shard)
-        rows = np.flatnonzero(columns.candidate)
-        groups = np.full(shard.rows, "") if by is None else read_groups(workspace, shard, by)
         hashes = read_table(workspace.resolve(shard.documents), columns=["content_hash"])["content_hash"]
-        masks = [
-            read_table(workspace.resolve(files[index]), columns=["selected"])["selected"].to_numpy()[rows]
-            for files in selections.values()
-        ]
-        found.append(
-            _Documents(
-                shards=np.full(len(rows), index),
-                rows=rows,
-                ranks=_ranks(hashes)[rows],
-                tokens=columns.tokens[rows],
-                quality=columns.quality[rows],
-                groups=groups[rows],
-                selected=np.array(masks, dtype=bool).reshape(len(masks), len(rows)).T,
-            )
-        )
-    return _Documents._make(map(np.concatenate, zip(*found, strict=True)))
+        masks = {
+            f"in {name}": read_table(workspace.resolve(files[index]), columns=["selected"])["selected"]
+            for name, files in selections.items()
+        }
+        own = {
+            "shard": np.full(shard.rows, index),
+            "row": np.arange(shard.rows),
+            "rank": _ranks(hashes),
+            "tokens": columns.tokens,  # as the documents' own tokenizer counts them
+            "quality": columns.quality,
+            "group": np.full(shard.rows, "") if by is None else read_groups(workspace, shard, by),
+        }
+        found.append(pa.table(own | masks).filter(pa.array(columns.candidate)))
+    return pa.concat_tables(found)
+
+
+def _places(documents: pa.Table) -> Places:
+    return np.column_stack([documents["shard"], documents["row"]])
 
 
 def _ranks(hashes: pa.ChunkedArray) -> NDArray[np.uint64]:
@@ -213,18 +189,6 @@ def _held_out(texts: Sequence[str], clusters: Sequence[str], tokenizer: "Tokeniz
     of, sizes = np.unique(clusters, return_inverse=True)[1], np.array([len(text.encode()) for text in read])
     tokens = PackedTokens.of(read, tokenizer, end=False)
     return HeldOut(tokens, sizes, of if of.any() else np.arange(len(of)))  # of one host, pages vary
-
-
-def host_of(url: str | None) -> str | None:
-    """Return the host of a page's address; None if it has none.
-
-    >>> host_of("https://example.org:80/page"), host_of(None), host_of("http://[")
-    ('example.org', None, None)
-    """
-    try:
-        return urlsplit(url or "").hostname
-    except ValueError:
-        return None
 
 
 def find_targets(targets: Iterable[str]) -> dict[str, list[SourceShard]]:

@@ -21,13 +21,12 @@ from fineweb_mask.models.settings.selection import METRICS
 from fineweb_mask.models.witness.kneser_ney import KneserNey
 from fineweb_mask.models.witness.witness import check_tokens, witness
 from fineweb_mask.tasks.reporting.page import Column, Page, PageJob, Section, Table, Tile
-from fineweb_mask.tasks.reporting.samples import quality_at, vectors_at
+from fineweb_mask.tasks.reporting.samples import rows_at, vectors_at
 from fineweb_mask.tasks.selection.blocks import Block
 from fineweb_mask.tasks.selection.groups import select_groups, shares_of, sizes_of
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.witness.documents import POOL, read_corpus
-from fineweb_mask.tasks.witness.job import MOST_TOKENS
-from fineweb_mask.tasks.witness.section import gains, teaching_section
+from fineweb_mask.tasks.witness.job import MOST_TOKENS, gains, teaching_section
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import ShardFiles
 
@@ -39,7 +38,7 @@ MOST_GROUPS = 12  # whose shares are searched: a quarter of their own to 4 times
 class TuneJob(PageJob):
     """Search the settings of a selection; half of the held-out documents decides, the other half shows the gain."""
 
-    stage: ClassVar[Stage] = Stage("tune", version=7, folders=("tune",))
+    stage: ClassVar[Stage] = Stage("tune", version=8, folders=("tune",))
     shards: list[ShardFiles]
     settings: PipelineSelectionSettings  # of the recipe
     weights: dict[str, tuple[str, float]]  # by key of the recipe, a score and its weight, of those that are summed
@@ -100,7 +99,9 @@ class Search:
         self.corpus = corpus = read_corpus(job.workspace, job.shards, {}, job.targets, **options)
         self._weights, at = job.weights if len(job.weights) > 1 else {}, (job.workspace, job.shards, corpus.places)
         self._vectors, self._lengths = vectors_at(*at), corpus.pool.lengths
-        self._scores = {name: quality_at(*at, name) for name, _ in self._weights.values()}
+        names = [name for name, _ in self._weights.values()]
+        scores = rows_at(*at, "scores", names)
+        self._scores = {name: scores[name].to_numpy() for name in names}
         self._shares = dict[str, float]()
         if own.groups is not None:
             sizes, shares = sizes_of(own, corpus.groups, self._lengths), own.groups.shares

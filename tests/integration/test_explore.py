@@ -22,8 +22,7 @@ from fineweb_mask.flows.status.inspection import inspect_workspace
 from fineweb_mask.models.analysis.vectors import unit_rows
 from fineweb_mask.models.settings.selection import NEAR_DUPLICATE
 from fineweb_mask.tasks.explore import KEPT, ExploreJob, explore
-from fineweb_mask.tasks.reporting.samples import DocumentRef, vectors_at
-from fineweb_mask.tasks.workspace.workspace import Workspace
+from fineweb_mask.tasks.reporting.samples import eligible_documents, vectors_at
 
 pytestmark = pytest.mark.long  # a server, a worker or a browser, or whole runs, some of which are killed
 
@@ -58,13 +57,8 @@ def test_every_document_is_on_the_map_with_what_is_known_of_it(prepared):
 def test_neighbours_are_the_nearest_and_near_duplicates_are_counted(prepared):
     job, shards = prepared
     table = pq.read_table(job.path)
-    masks = [pq.read_table(job.workspace.resolve(shard.masks)) for shard in shards]
-    documents = [
-        DocumentRef(index, row)
-        for index, mask in enumerate(masks)
-        for row in np.flatnonzero(mask["block"].is_valid().to_numpy())
-    ]
-    unit = unit_rows(vectors_at(Workspace(job.root), shards, documents))
+    places, _ = eligible_documents(job.workspace, shards, range(len(shards)))
+    unit = unit_rows(vectors_at(job.workspace, shards, places))
     cosines = unit @ unit.T
     np.fill_diagonal(cosines, -2)
     np.testing.assert_allclose(table["nearest_cosine"].to_numpy(), cosines.max(axis=1).clip(0), atol=1e-5)

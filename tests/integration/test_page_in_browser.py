@@ -1,4 +1,4 @@
-"""The report as a file in a real browser: nothing is fetched, nothing fails, everything is drawn, tables sort."""
+"""The report and a comparison in a real browser: nothing is fetched, nothing fails, all is drawn, tables sort."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -48,11 +48,22 @@ def images(page: Page) -> list[int]:
     return list(page.evaluate("[...document.images].map(image => image.naturalWidth)"))
 
 
+PAGES = {"reports": "quality", "compare": "trade-off"}
+"""By folder, the figure of the page."""
+
+
+@pytest.fixture(params=PAGES)
+def path(request, finished, contest) -> Path:
+    """The report, or the page of a comparison."""
+    return (finished if request.param == "reports" else contest.workspace) / request.param / "index.html"
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_report_is_whole_without_a_network(opened, finished, scheme):
-    path = finished / "reports" / "index.html"
-    page, requests, errors = opened(path, color_scheme=scheme)
+def test_a_page_is_whole_without_a_network(opened, path, scheme):
+    page, requests, errors = opened(path, color_scheme=scheme, offline=True)
+    assert [plot.stem for plot in (path.parent / "plots").iterdir()] == [PAGES[path.parent.name]]
     assert images(page) == [990]
+    assert page.locator("details table").count() == 1
     assert requests == [path.as_uri()]
     assert errors == []
     assert page.evaluate("document.documentElement.scrollWidth") <= 1200
@@ -61,21 +72,18 @@ def test_the_report_is_whole_without_a_network(opened, finished, scheme):
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert background == {"light": "rgb(255, 255, 255)", "dark": "rgb(18, 18, 18)"}[scheme]
     SCREENSHOTS.mkdir(exist_ok=True)
-    page.screenshot(path=SCREENSHOTS / f"report-{scheme}.png", full_page=True)
+    page.screenshot(path=SCREENSHOTS / f"{path.parent.name}-{scheme}.png", full_page=True)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_on_a_phone_nothing_of_the_report_is_cut(browser, finished, scheme):
-    context = browser.new_context(viewport={"width": 400, "height": 800}, color_scheme=scheme)
+def test_on_a_phone_nothing_of_a_page_is_cut(browser, path):
+    context = browser.new_context(viewport={"width": 400, "height": 800})
     page = context.new_page()
-    page.goto((finished / "reports" / "index.html").as_uri())
+    page.goto(path.as_uri())
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
     cut = "[...document.querySelectorAll('.scroll, td, li, p, h1, h2')].filter(one => one.scrollWidth > innerWidth)"
     assert page.evaluate(f"{cut}.length") == 0
     wide = "[...document.querySelectorAll('.scroll')].filter(one => one.scrollWidth > one.clientWidth + 1)"
     assert page.evaluate(f"{wide}.map(one => one.ariaLabel)") == []
-    headings = page.locator("header h2").all_inner_texts()
-    assert headings == ["What was gained", "What was lost", "Why to doubt it"]
     context.close()
 
 
@@ -85,6 +93,8 @@ def column(page: Page, table: str, number: int) -> list[str]:
 
 def test_tables_sort_by_click_and_by_key(opened, finished):
     page, _, errors = opened(finished / "reports" / "index.html")
+    headings = page.locator("header h2").all_inner_texts()
+    assert headings == ["What was gained", "What was lost", "Why to doubt it"]
     region = page.get_by_role("region", name="Clusters")
     sizes = [float(text.rstrip("%")) for text in column(page, "Clusters", 2)]
     region.get_by_role("button", name="eligible").press("Enter")
@@ -115,23 +125,12 @@ def test_attacks_are_read_and_not_run(opened, hostile_run):
     page.screenshot(path=SCREENSHOTS / "report-hostile.png", full_page=True)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_of_a_comparison_is_whole_without_a_network(opened, contest, scheme):
-    path = contest.workspace / "compare" / "index.html"
-    figures = {"trade-off"}
-    page, requests, errors = opened(path, color_scheme=scheme, offline=True)
-    assert images(page) == [990] * len(figures)
-    assert {plot.stem for plot in (path.parent / "plots").iterdir()} == figures
-    assert requests == [path.as_uri()]
-    assert errors == []
-    assert page.evaluate("document.documentElement.scrollWidth") <= 1200
-    assert page.locator("details table").count() == len(figures)
+def test_all_columns_of_a_comparison_are_in_sight_and_sort(opened, contest):
+    page, _, errors = opened(contest.workspace / "compare" / "index.html")
     first = page.get_by_role("region", name="All selections").locator("table")
-    assert first.evaluate("table => table.scrollWidth <= table.parentElement.clientWidth")  # all columns are in sight
+    assert first.evaluate("table => table.scrollWidth <= table.parentElement.clientWidth")
     names = [text.split(" ")[0] for text in first.locator("th button").all_inner_texts()]
     first.locator("th button").nth(names.index("mean")).click()
     cells = first.locator(f"tbody td:nth-child({names.index('mean') + 1})").all_inner_texts()
     assert [float(cell) for cell in cells] == sorted(map(float, cells), reverse=True)
     assert errors == []
-    SCREENSHOTS.mkdir(exist_ok=True)
-    page.screenshot(path=SCREENSHOTS / f"compare-{scheme}.png", full_page=True)

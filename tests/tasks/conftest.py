@@ -32,8 +32,7 @@ from fineweb_mask.tasks.inference.model_files import ModelFolder
 from fineweb_mask.tasks.inference.scorers import QualityModel
 from fineweb_mask.tasks.source.columns import settle
 from fineweb_mask.tasks.storage.atomic import tree_files
-from fineweb_mask.tasks.witness.job import measure_teaching
-from fineweb_mask.tasks.witness.section import SELECTION
+from fineweb_mask.tasks.witness.job import SELECTION, measure_teaching
 from fineweb_mask.tasks.workspace.records.counts import account
 from fineweb_mask.tasks.workspace.references import NO_FILE, ShardFiles, StageFile, file_digest
 from fineweb_mask.tasks.workspace.workspace import Workspace

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fineweb_mask.models.analysis.groups import between_share, decile_edges, domains, group_of, telling_words
+from fineweb_mask.models.analysis.groups import between_share, decile_edges, domains, telling_words
 
 
 def test_a_domain_is_the_host_without_www():
@@ -29,26 +29,19 @@ def test_a_domain_is_the_host_without_www():
 
 def test_deciles_are_of_equal_size_and_values_that_repeat_make_fewer():
     values = np.random.default_rng(0).permutation(1000).astype(float)
-    assert np.bincount(group_of(values, decile_edges(values))).tolist() == [100] * 10
+    assert np.histogram(values, decile_edges(values))[0].tolist() == [100] * 10
     assert decile_edges(np.array([0.9] * 90 + [1.0] * 10)).tolist() == pytest.approx([0.9, 0.91, 1.0], abs=0.011)
     edges = decile_edges(np.full(7, 3.0))
     assert edges.tolist() == [3, 3]
-    assert group_of(np.array([3.0, 3.0, np.nan]), edges).tolist() == [0, 0, -1]
-    assert decile_edges(np.array([np.nan])).tolist() == []
-    assert group_of(np.array([1.0, np.nan]), np.empty(0)).tolist() == [-1, -1]
+    assert np.histogram(np.full(7, 3.0), edges)[0].tolist() == [7]
+    assert decile_edges(np.empty(0)).tolist() == []
 
 
-@given(arrays(np.float64, st.integers(1, 60), elements=st.floats(-1e3, 1e3) | st.just(np.nan)))
+@given(arrays(np.float64, st.integers(1, 60), elements=st.floats(-1e3, 1e3)))
 def test_every_number_is_in_one_group(values):
     edges = decile_edges(values)
-    groups = group_of(values, edges)
-    assert ((groups == -1) == np.isnan(values)).all()
-    assert groups.max(initial=-1) < max(1, len(edges) - 1)
-    order = np.argsort(values, kind="stable")
-    present = groups[order][groups[order] >= 0]
-    assert (np.diff(present) >= 0).all()  # a larger value is in no lower group
-    outside = group_of(np.array([-1e9, 1e9]), edges)
-    assert outside.tolist() == ([0, len(edges) - 2] if len(edges) else [-1, -1])
+    assert 2 <= len(edges) <= 11
+    assert np.histogram(values, edges)[0].sum() == len(values)
 
 
 TOPICS = {"sea": "whale reef tide", "kitchen": "flour oven garlic", "space": "orbit comet galaxy"}

@@ -1,13 +1,10 @@
 """Measures of selections against plain references."""
 
-import math
-
 import numpy as np
 import pytest
 
 from fineweb_mask.models.selection.measures import (
     FalseBoundError,
-    coverage,
     intersections,
     jaccard,
     measured,
@@ -51,14 +48,6 @@ def test_the_gap_is_relative_to_a_random_selection():
 def test_a_bound_below_the_objective_is_an_error(objective, bound):
     with pytest.raises(FalseBoundError, match="exceeds its upper bound"):
         relative_gap(objective, bound, bound - 1)
-
-
-def test_coverage_counts_topics_and_their_evenness():
-    assert coverage([5, 5, 5, 5]) == (4, pytest.approx(4.0), 0.25)
-    assert coverage([10, 0]) == (1, pytest.approx(1.0), 0.0)
-    assert coverage([0, 0]) == coverage([]) == (0, 0.0, 0.0)
-    entropy = -sum(share * math.log(share) for share in (0.6, 0.3, 0.1))
-    assert coverage([6, 3, 1]) == (3, pytest.approx(math.exp(entropy)), pytest.approx(0.1))
 
 
 @pytest.mark.parametrize("metric", METRICS)

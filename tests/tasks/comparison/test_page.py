@@ -95,17 +95,6 @@ def test_the_numbers_of_a_comparison(labelled):
     assert {path.name for path in (job.folder / "plots").iterdir()} == {"trade-off.png"}
 
 
-def test_without_a_label_column_there_are_no_topics(copied):
-    """Two blocks: figures are means over them."""
-    job = page_job(copied, SELECTORS, seconds={})
-    write_comparison_page(job)
-    metrics = json.loads((job.folder / "metrics.json").read_text())
-    assert (metrics["topics"], metrics["blocks"]) == ({}, 2)
-    assert metrics["selections"]["random"]["effective_topics"] is None
-    assert metrics["documents"] == copied.counts.documents_eligible
-    assert metrics["selections"]["mean_field"]["selected"] == copied.counts.selected
-
-
 def test_figures_over_blocks_are_weighted():
     measures = {"mean_quality": 1.0, **dict.fromkeys(METRICS, -2.0), "facility": 0.5, "near_duplicates": 0.5}
     block = {"documents": 10, "selected": 5, "tokens_selected": 7, "objective": 0.5, "random_objective": 0.0,
@@ -124,15 +113,11 @@ def test_the_label_column_must_hold_labels(tmp_path, make_parquet, make_document
     (tmp_path / "b.parquet").write_bytes(b"broken")
     source = SourceSettings(path=str(tmp_path))
     shards = settle(discover(source), source)
-    check_label_column("topic", shards)
-    check_label_column("dump", shards)
-    with pytest.raises(SettingsError, match=r"'subject' must be among the documents' columns: .*, topic, url"):
-        check_label_column("subject", shards)
-    with pytest.raises(SettingsError, match="'vector' must be among"):  # a list is no label
-        check_label_column("vector", shards)
-    named = SourceSettings(path=str(tmp_path), extra_columns=["vector"])
-    with pytest.raises(SettingsError, match="'topic' must be among"):
-        check_label_column("topic", settle(shards, named))
+    assert [check_label_column(name, shards) for name in ("Topic", "dump")] == ["topic", "dump"]
+    fewer = settle(shards, SourceSettings(path=str(tmp_path), extra_columns=["vector"]))
+    for name, files, others in (("subject", shards, ".*, topic, url"), ("vector", shards, ""), ("topic", fewer, "")):
+        with pytest.raises(SettingsError, match=f"'{name}' must be among the documents' columns: {others}"):
+            check_label_column(name, files)
 
 
 def test_the_knee_is_the_point_farthest_from_the_chord_in_whatever_units():
@@ -160,16 +145,19 @@ def test_a_curve_without_a_knee(x, y):
 
 @pytest.mark.long
 def test_of_several_weights_of_quality_the_knee_is_recommended(copied):
+    """Two blocks: figures are means over them. Without a column of labels there are no topics."""
     lambs = (0.0, 0.25, 0.5, 0.75, 1.0)
     job = page_job(copied, ["random"], lambs, seconds={"lamb 0.5": 0.1})
     written = write_comparison_page(job)
     assert write_comparison_page(job).cached
     metrics = json.loads((job.folder / "metrics.json").read_text())
+    assert (metrics["topics"], metrics["blocks"]) == ({}, 2)
+    assert metrics["documents"] == copied.counts.documents_eligible
     values = [metrics["selections"][name] for name in job.lambs]
     assert [value["seconds"] for value in values] == [None, None, 0.1, None, None]
-    x, y = (np.array([value[name] for value in values]) for name in ("mean_quality", "pairwise"))
-    above = (x - x[0]) / (x[-1] - x[0]) + (y - y[-1]) / (y[0] - y[-1])
-    assert metrics["recommended_lamb"] == lambs[int(above.argmax())] == written.details["recommended_lamb"]
+    assert (values[2]["selected"], values[2]["effective_topics"]) == (copied.counts.selected, None)
+    best = knee(*([value[name] for value in values] for name in ("mean_quality", "pairwise")))
+    assert metrics["recommended_lamb"] == lambs[best] == written.details["recommended_lamb"]
     assert metrics["jaccard"]["selections"] == ["random"]
     assert {path.name for path in (job.folder / "plots").iterdir()} == {"trade-off.png"}
     assert f"--set selection.lamb={metrics['recommended_lamb']:g}" in (job.folder / "index.html").read_text()

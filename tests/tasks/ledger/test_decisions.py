@@ -14,7 +14,6 @@ from fineweb_mask.tasks.ledger.decisions import (
     explain,
     notable_documents,
 )
-from fineweb_mask.tasks.reporting.samples import DocumentRef
 from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows
 
 COLUMNS = {
@@ -31,13 +30,13 @@ def rows(ledger):
     found = {}
     for index, shard in enumerate(ledger.shards):
         for row in range(shard.rows):
-            found[DocumentRef(index, row)] = {"quality": None, "embedding": None}
+            found[index, row] = {"quality": None, "embedding": None}
         for file, columns in COLUMNS.items():
             read = pq.read_table(ledger.workspace.resolve(getattr(shard, file)), columns=["row", *columns])
             for values in read.to_pylist():
-                found[DocumentRef(index, values.pop("row"))] |= values
+                found[index, values.pop("row")] |= values
         for row in duplicate_rows(ledger.workspace, shard.duplicates).tolist():
-            found[DocumentRef(index, row)]["is_repeated"] = True
+            found[index, row]["is_repeated"] = True
     return found
 
 
@@ -47,7 +46,7 @@ def everyone(ledger, rows):
     places = {shard.name: place for place, shard in enumerate(ledger.shards)}
     told = [one for one in explain(ledger, [row["id"] for row in rows.values()]) if one.row is not None]
     assert len(told) == len(rows)
-    return {DocumentRef(places[one.shard], one.row): one for one in told}
+    return {(places[one.shard], one.row): one for one in told}
 
 
 def stage(one, name):
@@ -114,8 +113,8 @@ def test_a_duplicate_is_named_with_the_document_that_is_kept(ledger, rows, every
     places = {shard.name: place for place, shard in enumerate(ledger.shards)}
     for one in dropped:
         numbers = one.numbers
-        own, kept = DocumentRef(places[one.shard], one.row), (places[numbers["kept_shard"]], numbers["kept_row"])
-        assert rows[own]["content_hash"] == rows[DocumentRef(*kept)]["content_hash"]
+        own, kept = (places[one.shard], one.row), (places[numbers["kept_shard"]], numbers["kept_row"])
+        assert rows[own]["content_hash"] == rows[kept]["content_hash"]
         assert own != kept
         assert "the same text as https://example.org/" in stage(one, "dedup").reason
         assert stage(one, "select") is None
@@ -147,7 +146,7 @@ def test_a_row_that_ingest_dropped_is_told_with_the_setting(ledger):
 
 
 def test_a_document_is_found_by_its_url_too_and_others_are_not(ledger, everyone):
-    one = everyone[DocumentRef(0, 3)]
+    one = everyone[0, 3]
     assert explain(ledger, [one.url, "nowhere"]) == [one]
     assert explain(ledger, ["nowhere"]) == []
 

@@ -2,67 +2,52 @@
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.models.analysis.groups import between_share
 from fineweb_mask.tasks.reporting import breakdown
 from fineweb_mask.tasks.reporting.breakdown import SelectedShare, break_down
-from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
+from fineweb_mask.tasks.workspace.references import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
+from tests.tasks.stage_files import KEY, write_table
 
 DICE = np.random.default_rng(0)
-
-
-def shard(folder, name, documents, selected, eligible):
-    n = len(selected)
-    block = pa.array(np.where(eligible, "block", None), pa.string())
-    tables = {
-        "documents": pa.table(documents),
-        "scores": pa.table({"row": pa.array(range(n), pa.uint32()), "quality": DICE.normal(size=n).astype(np.float32)}),
-        "masks": pa.table({"row": pa.array(range(n), pa.uint32()), "selected": selected & eligible, "block": block}),
-    }
-    files = {}
-    for stage, table in tables.items():
-        path = folder / stage / f"{name}.parquet"
-        path.parent.mkdir(exist_ok=True)
-        pq.write_table(table, path)
-        files[stage] = StageFile(
-            stage=stage, name=name, path=f"{stage}/{name}.parquet", rows=n, bytes=1, fingerprint=""
-        )
-    return ShardFiles(**files, embeddings=files["masks"])
+STAGES = {"scores": ["row", "quality"], "masks": ["row", "selected", "block"]}
 
 
 @pytest.fixture
-def shards(tmp_path):
-    """Two shards; the second lacks the column `kind` and the url of a third of its documents."""
-    made = []
-    for name, n in (("a", 400), ("b", 300)):
-        urls = [f"https://www.site{row % 50}.org/{row}" if name == "a" or row % 3 else None for row in range(n)]
-        documents = {
-            "n_chars": pa.array(DICE.integers(100, 9_000, n), pa.uint32()),
-            "dump": ["x" if row % 4 else "" for row in range(n)],
-            "url": urls,
-        }
-        if name == "a":
-            documents["kind"] = pa.array(np.arange(n) % 3)
-        made.append(shard(tmp_path, name, documents, DICE.random(n) < 0.3, DICE.random(n) < 0.8))
-    return made
+def corpus(tmp_path):
+    """Return the function that makes two shards and returns the workspace, the shards and all eligible documents.
+
+    The second lacks the column `kind` and the url of a third of its documents.
+    """
+
+    def make(quality=lambda _: DICE.normal()):
+        workspace, shards, eligible = Workspace(tmp_path), [], []
+        for name, n in (("a", 400), ("b", 300)):
+            rows = [
+                {"row": row, "dump": "x" if row % 4 else "", "n_chars": DICE.integers(100, 9_000)} for row in range(n)
+            ]
+            for place, row in enumerate(rows):
+                has_url, in_block = name == "a" or place % 3, DICE.random() < 0.8
+                row.update(url=f"https://www.site{place % 50}.org/{place}" if has_url else None)
+                row.update({"kind": place % 3} if name == "a" else {})
+                row.update(block="block" if in_block else None, selected=bool(in_block and DICE.random() < 0.3))
+                row["quality"] = quality(row)
+            table = pa.Table.from_pylist(rows)
+            own = ["row", *(one for one in table.column_names if one not in {*STAGES["scores"], *STAGES["masks"]})]
+            columns = {"documents": own, **STAGES}
+            files = {stage: write_table(workspace, stage, name, table.select(of), KEY) for stage, of in columns.items()}
+            shards.append(ShardFiles(**files))
+            eligible += [row for row in rows if row["block"]]
+        return workspace, shards, eligible
+
+    return make
 
 
-def eligible_rows(tmp_path, shards):
-    rows = []
-    for one in shards:
-        parts = [pq.read_table(tmp_path / file.path) for file in (one.documents, one.scores, one.masks)]
-        for document, score, mask in zip(*(part.to_pylist() for part in parts), strict=True):
-            if mask["block"]:
-                rows.append({**document, **score, "selected": mask["selected"]})
-    return rows
-
-
-def test_every_group_is_counted(tmp_path, shards):
-    found = break_down(Workspace(tmp_path), shards, ["kind"])
-    rows = eligible_rows(tmp_path, shards)
+def test_every_group_is_counted(corpus):
+    workspace, shards, rows = corpus()
+    found = break_down(workspace, shards, ["kind"])
 
     def share(label, of):
         members = [row for row in rows if of(row)]
@@ -85,12 +70,9 @@ def test_every_group_is_counted(tmp_path, shards):
     ]
 
 
-def test_every_document_is_in_a_tenth_or_of_unknown_quality(tmp_path, shards):
-    path = tmp_path / shards[1].scores.path
-    unknown = pa.array(np.where(np.arange(300) % 3, 1.5, np.nan), pa.float32())
-    pq.write_table(pq.read_table(path).set_column(1, "quality", unknown), path)
-    found = break_down(Workspace(tmp_path), shards)
-    rows = eligible_rows(tmp_path, shards)
+def test_every_document_is_in_a_tenth_or_of_unknown_quality(corpus):
+    workspace, shards, rows = corpus(lambda row: DICE.normal() if "kind" in row else 1.5 if row["row"] % 3 else np.nan)
+    found = break_down(workspace, shards)
     lengths, kept, quality = (np.array([row[name] for row in rows]) for name in ("n_chars", "selected", "quality"))
     tenths = found.groups["n_chars"]
     assert [one.documents for one in tenths] == pytest.approx([len(rows) / 10] * 10, abs=2)
@@ -105,17 +87,14 @@ def test_every_document_is_in_a_tenth_or_of_unknown_quality(tmp_path, shards):
         assert (found.selected[name] == np.sort(values[np.isfinite(values) & kept])).all()
 
 
-def test_the_quality_is_compared_between_the_values_of_columns(tmp_path, shards, monkeypatch):
+def test_the_quality_is_compared_between_the_values_of_columns(corpus, monkeypatch):
     """Over all shards, in which a document without a value is of one of its own; of many small groups nothing."""
-    for one in shards:
-        path = tmp_path / one.scores.path
-        dumps = np.array(pq.read_table(tmp_path / one.documents.path)["dump"])
-        quality = (DICE.normal(size=len(dumps)) + 2 * (dumps == "x")).astype(np.float32)
-        quality[5] = np.nan
-        pq.write_table(pa.table({"row": pa.array(range(len(dumps)), pa.uint32()), "quality": quality}), path)
+    workspace, shards, rows = corpus(
+        lambda row: np.nan if row["row"] == 5 else DICE.normal() + 2 * (row["dump"] == "x")
+    )
     monkeypatch.setattr(breakdown, "LEAST", 20)
-    found = break_down(Workspace(tmp_path), shards, ["kind"]).between
-    rows = [row for row in eligible_rows(tmp_path, shards) if np.isfinite(row["quality"])]
+    found = break_down(workspace, shards, ["kind"]).between
+    rows = [row for row in rows if np.isfinite(row["quality"])]
     assert found.keys() == {"dump", "kind"}
     for column, share in found.items():
         values = {row.get(column) for row in rows}
@@ -125,22 +104,24 @@ def test_the_quality_is_compared_between_the_values_of_columns(tmp_path, shards,
     assert found["dump"] > 0.3
     assert found["kind"] < 0.1
     monkeypatch.setattr(breakdown, "LEAST", 400)
-    assert break_down(Workspace(tmp_path), shards).between == {"dump": 0}
+    assert break_down(workspace, shards).between == {"dump": 0}
 
 
-def test_of_a_large_corpus_a_sample_is_counted_and_said_to_be_one(tmp_path, shards, monkeypatch):
-    exact = break_down(Workspace(tmp_path), shards)
+def test_of_a_large_corpus_a_sample_is_counted_and_said_to_be_one(corpus, monkeypatch):
+    workspace, shards, _ = corpus()
+    exact = break_down(workspace, shards)
     assert exact.counted == "All eligible documents."
     monkeypatch.setattr(breakdown, "MOST_DOCUMENTS", 140)
-    found = break_down(Workspace(tmp_path), shards)
+    found = break_down(workspace, shards)
     total = sum(one.documents for one in found.groups["dump"])
     assert total == len(found.numbers["quality"]) < 140 < len(exact.numbers["quality"])
     assert found.counted == f"A sample of {total} eligible documents."
     assert set(found.numbers["quality"]) < set(exact.numbers["quality"])
     monkeypatch.setattr(breakdown, "MOST_SHARDS", 1)
-    assert sum(one.documents for one in break_down(Workspace(tmp_path), shards).groups["dump"]) < 140
+    assert sum(one.documents for one in break_down(workspace, shards).groups["dump"]) < 140
 
 
-def test_columns_are_shown_once_in_their_order_and_may_be_missing(tmp_path, shards):
-    asked = break_down(Workspace(tmp_path), shards, ["n_chars", "dump", "kind", "nowhere"]).groups
+def test_columns_are_shown_once_in_their_order_and_may_be_missing(corpus):
+    workspace, shards, _ = corpus()
+    asked = break_down(workspace, shards, ["n_chars", "dump", "kind", "nowhere"]).groups
     assert list(asked) == ["dump", "domain", "kind", "nowhere", "n_chars", "quality"]

@@ -13,18 +13,10 @@ NAMES = ["<script>$\\frac{1}{0}$", "x" * 500, "", "_hidden"]
 NORMAL = np.random.default_rng(0).normal(size=100)
 
 KINDS = {
-    "histograms": lambda: histograms(
-        NAMES[0], [Histogram("a", dict.fromkeys(NAMES, NORMAL)), Histogram("b", {"n": NORMAL + 9}, is_logarithmic=True)]
-    ),
-    "a histogram of nothing that is selected": lambda: histograms(
-        "", [Histogram("a", {"eligible": NORMAL, "selected": NORMAL[:0]})]
-    ),
+    "histograms": lambda: histograms("t", [Histogram("a", NORMAL, NORMAL), Histogram("b", NORMAL + 9, NORMAL, True)]),
+    "a histogram of nothing that is selected": lambda: histograms("", [Histogram("a", NORMAL, NORMAL[:0])]),
     "lines": lambda: lines(
-        NAMES[0],
-        "step",
-        "objective",
-        [Series(name, [1, 2, 3], [3, 1, 2], marked=[1], labels=["0", "0.5", "1"]) for name in NAMES],
-        levels=dict.fromkeys(NAMES, 4.0),
+        "t", "x", "y", [Series(name, [1, 2, 3], [3, 1, 2], marked=[1], labels=["0", "0.5", "1"]) for name in NAMES]
     ),
 }
 
@@ -43,10 +35,9 @@ def test_every_kind_is_drawn_with_any_name(kind):
 
 def test_the_numbers_are_those_that_are_drawn():
     few = np.arange(10.0)
-    _, numbers = histograms("t", [Histogram("a", {"all": NORMAL, "some": few}), Histogram("b", {"some": few})])
-    assert [column.label for column in numbers.columns] == ["of", "from", "to", "all", "some"]
+    _, numbers = histograms("t", [Histogram("a", NORMAL, few), Histogram("b", few, few)])
+    assert [column.label for column in numbers.columns] == ["of", "from", "to", "eligible", "selected"]
     assert [row[0] for row in numbers.rows] == ["a"] * BINS + ["b"] * BINS
-    assert [sum(row[place] or 0 for row in numbers.rows) for place in (3, 4)] == [100, 20]  # the outermost, too
-    assert numbers.rows[-1][3] is None
-    _, numbers = lines("t", "x", "y", [Series("a", [1], [2], ["here"])], levels={"bound": 3.0})
-    assert numbers.rows == [["a", "here", 1, 2], ["bound", "", None, 3.0]]
+    assert [sum(row[place] for row in numbers.rows) for place in (3, 4)] == [110, 20]  # the outermost, too
+    _, numbers = lines("t", "x", "y", [Series("a", [1], [2], ["here"])])
+    assert numbers.rows == [["a", "here", 1, 2]]

@@ -42,7 +42,7 @@ def measured(random, selected, rank=55, clusters=None):
     def geometry(rank, near):
         return Geometry(100, rank, 0.1, 0.5, near)
 
-    sample = Sample([], 100, 1)
+    sample = Sample(np.empty((0, 2), int), 100, 1)
     of = {"eligible": geometry(60, 0.3), "random": geometry(50, random), "selected": geometry(rank, selected)}
     return Diversity(of, clusters or [], sample, sample)
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from fineweb_mask.models.analysis.vectors import effective_rank, mean_cosine, spectrum, unit_rows
+from fineweb_mask.models.analysis.vectors import effective_number, mean_cosine, spectrum, unit_rows
 from fineweb_mask.tasks.reporting import geometry
 from fineweb_mask.tasks.reporting.geometry import measure
-from fineweb_mask.tasks.reporting.samples import DocumentRef, vectors_at
+from fineweb_mask.tasks.reporting.samples import eligible_documents, vectors_at
 
 
 @pytest.fixture(scope="module")
@@ -18,21 +18,17 @@ def measured(built):
 
 def test_the_geometry_is_that_of_the_vectors(built, measured):
     workspace, shards = built.workspace, built.report_job.shards
-    masks = [built.read(shard.masks).to_pylist() for shard in shards]
-    documents = [
-        DocumentRef(shard, row) for shard, rows in enumerate(masks) for row, mask in enumerate(rows) if mask["block"]
-    ]
-    assert measured.eligible.documents == documents
-    kept = [document for document in documents if masks[document.shard][document.row]["selected"]]
-    for name, where in (("eligible", documents), ("selected", kept)):
+    everyone, is_kept = eligible_documents(workspace, shards, range(len(shards)))
+    assert (measured.eligible.places == everyone).all()
+    for name, where in (("eligible", everyone), ("selected", everyone[is_kept])):
         unit = unit_rows(vectors_at(workspace, shards, where))
         found = measured.geometry[name]
         assert found.documents == len(where)
-        assert found.effective_rank == pytest.approx(effective_rank(spectrum(unit)))
+        assert found.effective_rank == pytest.approx(effective_number(spectrum(unit)))
         assert found.mean_cosine == pytest.approx(mean_cosine(unit))
         cosines = unit @ unit.T - 2 * np.eye(len(unit), dtype=np.float32)
         assert found.nearest == pytest.approx(cosines.max(axis=1).mean(), abs=1e-5)
-    assert measured.geometry["random"].documents == len(kept)
+    assert measured.geometry["random"].documents == is_kept.sum()
 
 
 def test_the_same_workspace_gives_the_same_numbers(built, monkeypatch):
@@ -40,7 +36,7 @@ def test_the_same_workspace_gives_the_same_numbers(built, monkeypatch):
     first, second = (measure(built.workspace, built.report_job.shards) for _ in range(2))
     assert first is not None
     assert second is not None
-    assert first.eligible == second.eligible
+    assert (first.eligible.places == second.eligible.places).all()
     assert first.clusters == second.clusters
     assert first.geometry["random"].effective_rank == second.geometry["random"].effective_rank
 

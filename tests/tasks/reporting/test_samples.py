@@ -5,18 +5,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fineweb_mask.tasks.reporting.samples import (
-    DocumentRef,
-    documents_at,
-    draw,
-    eligible_table,
-    evenly_spaced,
-    quality_at,
-    take_rows,
-    texts_at,
-    vectors_at,
-)
+from fineweb_mask.tasks.reporting.samples import draw, eligible_documents, evenly_spaced, rows_at, texts_at, vectors_at
 from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
+from fineweb_mask.tasks.workspace.stage_parquet import take_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 
@@ -25,50 +16,53 @@ def workspace(built):
     return built.workspace, built.report_job.shards
 
 
-def test_the_rows_of_a_shard_s_files_are_joined(built, workspace):
-    workspace, shards = workspace
-    for shard in shards:
-        expected = [
-            {"id": row["id"], "nowhere": None, "quality": row["quality"], "selected": row["selected"]}
-            for row in built.joined(shard.documents, shard.scores, shard.masks)
-        ]
-        assert eligible_table(workspace, shard, ["id", "nowhere"]).to_pylist() == expected
-    assert len(eligible_table(workspace, shards[2], [])) < shards[2].documents.rows  # b has duplicates
+@pytest.fixture
+def rows(built, workspace):
+    """What the stages' files hold of the documents of every shard."""
+    return [built.joined(*(getattr(shard, stage) for stage in STAGES)) for shard in workspace[1]]
 
 
-def test_a_draw_is_of_eligible_and_of_selected_documents(built, workspace):
+STAGES = ("documents", "scores", "embeddings", "masks")
+
+
+def test_every_document_in_a_block_is_eligible_and_some_of_the_shards_are_read_in_steps(workspace, rows):
+    expected = [(index, one["row"], one["selected"]) for index, of in enumerate(rows) for one in of if one["block"]]
+    places, selected = eligible_documents(*workspace, range(3))
+    assert [(*place, one) for place, one in zip(places.tolist(), selected.tolist(), strict=True)] == expected
+    assert len(places) < sum(shard.rows for shard in workspace[1])  # b has duplicates
+    places, _ = eligible_documents(*workspace, [0, 2], step=3)
+    of_shards = [[place for place in expected if place[0] == index][::3] for index in (0, 2)]
+    assert [tuple(place) for place in places.tolist()] == [(*place[:2],) for of in of_shards for place in of]
+
+
+def test_a_draw_is_of_eligible_and_of_selected_documents(built, workspace, rows):
     eligible, selected = draw(*workspace, 1_000, np.random.default_rng(0))
-    assert len(eligible.documents) == eligible.population == built.counts.documents_eligible
+    assert len(eligible.places) == eligible.population == built.counts.documents_eligible
     assert eligible.shards == 3
-    assert (len(selected.documents), selected.population) == (built.counts.selected,) * 2
-    masks = [built.read(shard.masks).to_pylist() for shard in workspace[1]]
-    assert all(masks[document.shard][document.row]["selected"] for document in selected.documents)
-    some, few = draw(*workspace, 7, np.random.default_rng(1))
-    assert len(set(some.documents)) == len(set(few.documents)) == 7
-    assert some.documents == sorted(some.documents)
-    assert set(some.documents) <= set(eligible.documents)
-    assert some == draw(*workspace, 7, np.random.default_rng(1))[0]
+    assert (len(selected.places), selected.population) == (built.counts.selected,) * 2
+    masks = [{one["row"]: one["selected"] for one in of} for of in rows]
+    assert all(masks[index][row] for index, row in selected.places.tolist())
+    some, few = (list(map(tuple, one.places.tolist())) for one in draw(*workspace, 7, np.random.default_rng(1)))
+    assert len(set(some)) == len(set(few)) == 7
+    assert some == sorted(some)
+    assert set(some) <= set(map(tuple, eligible.places.tolist()))
+    assert (draw(*workspace, 7, np.random.default_rng(1))[0].places == some).all()
     generator = np.random.default_rng(0)  # every document is drawn as often
-    drawn = [document for _ in range(300) for document in draw(*workspace, 10, generator)[0].documents]
-    by_shard, rows = (np.bincount([document.shard for document in some]) for some in (drawn, eligible.documents))
-    np.testing.assert_allclose(by_shard / by_shard.sum(), rows / rows.sum(), atol=0.03)
+    drawn = np.concatenate([draw(*workspace, 10, generator)[0].places for _ in range(300)])
+    by_shard, of_all = (np.bincount(places[:, 0]) for places in (drawn, eligible.places))
+    np.testing.assert_allclose(by_shard / by_shard.sum(), of_all / of_all.sum(), atol=0.03)
 
 
-def test_vectors_texts_and_documents_are_those_referred_to(built, workspace):
-    refs = [DocumentRef(0, 1), DocumentRef(0, 9), DocumentRef(2, 0), DocumentRef(2, 6)]
-    vectors = vectors_at(*workspace, refs)
-    rows = documents_at(*workspace, refs, ["id", "text"])
-    which, texts = texts_at(*workspace, refs, 10)
-    assert which == [0, 1, 2, 3]
-    scores = quality_at(*workspace, refs, "quality")
-    for ref, vector, row, text, quality in zip(refs, vectors, rows, texts, scores, strict=True):
-        shard = workspace[1][ref.shard]
-        [found] = [
-            one for one in built.joined(shard.documents, shard.scores, shard.embeddings) if one["row"] == ref.row
-        ]
-        assert vector.tolist() == found["embedding"]
-        assert (row, quality) == ({"id": found["id"], "text": found["text"]}, found["quality"])
-        assert text == found["text"][:10]
+@pytest.mark.parametrize("places", [[(0, 1), (0, 9), (2, 0), (2, 6)], np.empty((0, 2), int)], ids=["four", "none"])
+def test_what_a_stage_has_of_documents_is_read_at_their_places(workspace, rows, places):
+    places = np.array(places)
+    expected = [next(one for one in rows[index] if one["row"] == row) for index, row in places.tolist()]
+    for stage, columns in (("documents", ["id", "text"]), ("scores", ["quality"]), ("masks", ["selected", "row"])):
+        found = rows_at(*workspace, places, stage, [*columns, "nowhere"]).to_pylist()
+        assert found == [{name: one[name] for name in columns} for one in expected]
+    assert vectors_at(*workspace, places).tolist() == [one["embedding"] for one in expected]
+    which, texts = texts_at(*workspace, places, 10)
+    assert (which, texts) == (list(range(len(places))), [one["text"][:10] for one in expected])
 
 
 def test_only_the_row_groups_that_are_wanted_are_read(tmp_path, monkeypatch):
@@ -87,7 +81,7 @@ def test_only_the_row_groups_that_are_wanted_are_read(tmp_path, monkeypatch):
     reference = StageFile(stage="ingest", name="x", path="x.parquet", rows=1_000, bytes=1, fingerprint="")
     shard = ShardFiles(documents=reference, scores=reference, embeddings=reference, masks=reference)
     read.clear()
-    which, texts = texts_at(Workspace(tmp_path), [shard], [DocumentRef(0, row) for row in (5, 350, 399, 800)], 99)
+    which, texts = texts_at(Workspace(tmp_path), [shard], np.array([(0, row) for row in (5, 350, 399, 800)]), 99)
     assert (which, texts, read) == ([1, 2], ["text 350", "text 399"], [3])
 
 

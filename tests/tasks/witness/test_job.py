@@ -12,8 +12,13 @@ from fineweb_mask.models.errors import DataError
 from fineweb_mask.tasks.source.discovery import find_files
 from fineweb_mask.tasks.witness import documents
 from fineweb_mask.tasks.witness.documents import HELD_OUT_CHARACTERS, POOL, read_corpus
-from fineweb_mask.tasks.witness.job import measure_teaching
-from fineweb_mask.tasks.witness.section import TITLE, teaching_column, teaching_section, teaching_sentence
+from fineweb_mask.tasks.witness.job import (
+    TITLE,
+    measure_teaching,
+    teaching_column,
+    teaching_section,
+    teaching_sentence,
+)
 from fineweb_mask.tasks.workspace.job import BadShardError
 from tests.tasks.jobs import witness_job
 from tests.tasks.witness.conftest import DOCUMENTS, words
@@ -35,13 +40,19 @@ def corpus_of(job, **changes):
     return read_corpus(job.workspace, job.shards, job.selections, how.pop("targets", {}), **how)
 
 
-def test_every_set_and_arm_has_its_figures(found):
+def test_every_set_and_arm_has_its_figures_and_a_row_on_the_page(found):
     assert set(found.details["sets"]) == {POOL}
     for measured in found.details["sets"].values():
         assert measured["documents"] + measured["left_out"] == DOCUMENTS // 20
         assert set(measured["against"]) == {"selection", "top_quality"}
         assert len(measured["losses"]["random"]) == 8
     assert 0 < found.details["excluded"] < DOCUMENTS // 2
+    assert teaching_column(found.details)["random"] == 0
+    section = teaching_section(found.details)
+    [table] = section.tables
+    assert section.title == TITLE
+    assert {row[0] for row in table.rows} == {"random", "selection", "top_quality"}
+    assert {len(row) for row in table.rows} == {len(table.columns)}
 
 
 def test_what_is_held_out_depends_on_the_text_and_not_on_the_selection(job, shards):
@@ -127,15 +138,6 @@ def test_the_key_changes_with_the_selection_and_the_target(job):
     selections = {"selection": [other, *job.selections["selection"][1:]]}
     changes = [{}, {"selections": selections}, {"most_tokens": 5}]
     assert len({job.model_copy(update=change).key for change in changes}) == 3
-
-
-def test_the_page_says_it_in_a_sentence_and_a_table(found):
-    section = teaching_section(found.details)
-    assert section.title == TITLE
-    assert len(section.tables) == 1
-    [row] = [row for row in section.tables[0].rows if row[0] == "selection"]
-    assert len(row) == len(section.tables[0].columns)
-    assert teaching_column(found.details)["random"] == 0
 
 
 NONE = "no difference seen"
