@@ -9,7 +9,7 @@ import pytest
 from prefect.blocks.system import Secret
 from prefect.workers.base import BaseJobConfiguration
 
-from fineweb_mask.flows.curate import curate
+from fineweb_mask.flows.deployed import curate
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.models.settings import PipelineSettings
 from tests.integration.conftest import DEPLOYED, ROOT, until
