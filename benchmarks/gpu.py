@@ -237,7 +237,7 @@ def ours(size: Size, batch_tokens: int) -> dict[str, Any]:
     from fineweb_mask.models.embedding.load import load_encoder
 
     model = str(model_folder(size, "encoder"))
-    recipe = EmbeddingSettings.model_validate({"model": model, "precision": "float16"})
+    recipe = EmbeddingSettings(model=model)
     compute = torch.bfloat16 if size.device.startswith("cuda") else torch.float32
     encoder = load_encoder(model, recipe, size.device, compute=compute, batch_tokens=batch_tokens)
     texts = texts_of(size)
@@ -253,7 +253,7 @@ def theirs(size: Size, batch: int) -> dict[str, Any]:
     from fineweb_mask.models.embedding.load import load_encoder
 
     model, texts = str(model_folder(size, "encoder")), texts_of(size)
-    recipe = EmbeddingSettings.model_validate({"model": model, "precision": "float16"})
+    recipe = EmbeddingSettings(model=model)
     lengths = load_encoder(model, recipe, "cpu").tokenise(texts).lengths
     peer = SentenceTransformer(model, device=size.device, model_kwargs={"dtype": torch.bfloat16})
     return rate(size, lengths, lambda: peer.encode(texts, batch_size=batch, convert_to_tensor=True))
