@@ -203,6 +203,7 @@ def test_lost_runs_are_crashed_and_a_worker_that_ends_ends_it(service, tmp_path)
 
 def test_a_signal_ends_it_and_its_server(service, tmp_path):
     with served(service, tmp_path / "state") as process:
+        until(lambda: any(log.stat().st_size for log in (tmp_path / "state").glob("server.log")), "for the server")
         [server] = until(psutil.Process(process.pid).children, "for the server")
         process.terminate()
         assert process.wait(SECONDS) == 0
