@@ -194,11 +194,11 @@ def test_a_corpus_of_several_blocks_is_cut_into_documents_that_are_alike(
     assert sum(block["documents"] for block in blocks) == summary.counts.documents_eligible
     assert max(block["documents"] for block in blocks) <= 500
     assert all(block["random_objective"] < block["objective"] <= block["upper_bound"] + 1e-6 for block in blocks)
-    # sample, centres, where documents are, the plan, masks
-    assert built(summary)["select"] == 4 + 1 + 4 + 1 + 1
+    # sample, centres, where documents are, the plan, shards by cell, cells, masks
+    assert built(summary)["select"] == 4 + 1 + 4 + 1 + 4 + len(blocks) + 1
     before = masks(workspace)
     removed = {found.folder for found in collect_garbage(str(workspace), [])}
-    assert "samples" in removed
+    assert {"samples", "divided", "chosen"} <= removed
     add_shard(corpus / "CC-MAIN-2099-01_00000.parquet")
     refitted = run_sample(workspace, *overrides, refit=["selection"])
     assert before.keys() < masks(workspace).keys()
