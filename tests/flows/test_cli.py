@@ -1,6 +1,7 @@
 """The command line: usage, help and start-up."""
 
 import re
+from concurrent.futures import CancelledError
 from importlib.metadata import version
 from pathlib import Path
 
@@ -45,3 +46,14 @@ def test_help_lists_every_command_in_its_group_and_each_has_help_with_an_example
 def test_the_command_prints_its_version(call, tmp_path):
     finished = call("--version", cwd=tmp_path)
     assert (finished.returncode, finished.stdout, finished.stderr) == (0, f"{version('fineweb-mask')}\n", "")
+
+
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt, CancelledError])
+def test_an_interrupted_command_has_the_exit_code_of_it(invoke, monkeypatch, interruption):
+    def interrupted(_section):
+        raise interruption
+
+    monkeypatch.setattr("fineweb_mask.models.settings.reference.settings_of", interrupted)
+    result = invoke("settings", "source")
+    assert result.exit_code == 130
+    assert result.stderr == "fineweb-mask: interrupted\n"

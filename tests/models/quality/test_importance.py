@@ -20,3 +20,10 @@ def test_a_weight_is_the_sum_of_log_ratios():
 def test_short_documents_have_minus_infinity():
     weights = NgramBuckets().log_weights(["two words", "now three words"], np.zeros(BUCKETS), 3)
     assert weights.tolist() == [-np.inf, 0.0]
+
+
+def test_buckets_are_those_of_the_published_code():
+    assert (bucket_of("alice"), bucket_of("alice went")) == (6720, 114)
+    found, tokens = NgramBuckets().of("Alice went to the store")
+    assert (len(found), tokens) == (9, 5)
+    assert found[[0, 5]].tolist() == [6720, 114]

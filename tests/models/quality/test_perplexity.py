@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from fineweb_mask.models.errors import ModelError, SettingsError
 from fineweb_mask.models.settings.quality import PerplexityScorerSettings
 from fineweb_mask.models.witness.tokens import END, train_tokenizer
 
@@ -67,3 +68,10 @@ def test_a_score_is_minus_the_mean_loss_of_a_text_by_itself(folder, reference):
     np.testing.assert_allclose(scores, load(folder).score(TEXTS), rtol=1e-5)
     [first_tokens] = load(folder, max_tokens=8).score(TEXTS[-1:])
     assert first_tokens == pytest.approx(-reference(TEXTS[-1], 8).mean(), rel=1e-4)
+
+
+def test_a_folder_without_a_language_model_is_refused(tmp_path, folder):
+    with pytest.raises(ModelError, match="has no safetensors"):
+        load(tmp_path)
+    with pytest.raises(SettingsError, match="max_tokens is 1000000"):
+        load(folder, max_tokens=1_000_000)

@@ -54,3 +54,8 @@ def test_no_selector_takes_two_documents_that_are_alike(solver, by):
     assert most.indices.tolist() == one_by_one(rows, quality, 0.9)  # fewer than asked for: no more are unlike
     everything = select(rows, quality, select_ratio=1.0, near_duplicates=None, **common)
     assert len(everything.indices) == 60
+
+
+def test_equal_documents_are_one():
+    rows = np.tile(groups_of_alike(0)[0][:1], (40, 1))
+    assert select(rows, np.arange(40.0), select_ratio=0.5).indices.tolist() == [39]

@@ -182,3 +182,10 @@ def test_a_column_of_vectors_is_read_as_one_array(few):
     column[1] = features[1][:-1]
     with pytest.raises(SelectionInputError, match="features: every document needs a vector of equal length"):
         select(column, quality, metrics="pairwise")
+
+
+@pytest.mark.parametrize(("ratio", "n", "expected"), [(0.1, 25, 2), (0.1, 35, 4), (0.001, 7, 1)])
+def test_budget_is_pythons_rounding_and_at_least_one(ratio, n, expected):
+    random = np.random.default_rng(0)
+    selection = select(random.normal(size=(n, 4)), random.random(n), select_ratio=ratio)
+    assert len(selection.indices) == expected

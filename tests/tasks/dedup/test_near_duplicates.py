@@ -191,3 +191,20 @@ def test_an_exact_duplicate_is_neither_counted_as_near_nor_the_copy_that_is_kept
     assert (of_c.rows, of_c.details) == (2, {"duplicate": 1, NEAR: 1})
     assert duplicate_rows(workspace, of_c).tolist() == [0, 1]
     assert [listed(job)["c", row] for row in (0, 1)] == [("a", 0), ("a", 0)]
+
+
+def test_a_shard_that_is_added_sketches_itself_and_changes_no_other_list(tmp_path):
+    workspace = Workspace(tmp_path)
+    texts = corpus(7, shards=3)
+    added = {"new": [next(iter(texts.values()))[0], " ".join(random.Random(1).choices(WORDS, k=70))]}
+    first = job_of(workspace, texts)
+    dedup(first)
+    before = {file.name: file for file in first.shard_files() or []}
+    written = list((tmp_path / "signatures").rglob("*.parquet"))
+    times = [path.stat().st_mtime_ns for path in written]
+    job = job_of(workspace, texts | added)
+    dedup(job)
+    assert listed(job) == expected(texts | added, THRESHOLD)
+    after = {file.name: file for file in job.shard_files() or []}
+    assert all(after[name].fingerprint == file.fingerprint for name, file in before.items())
+    assert [path.stat().st_mtime_ns for path in written] == times

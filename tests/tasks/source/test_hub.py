@@ -12,7 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from typer.testing import CliRunner
 
+from fineweb_mask.flows.cli import app
+from fineweb_mask.flows.commands._common import WRONG_USAGE
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.tasks.dataset.verify import find_dataset, verify
 from fineweb_mask.tasks.source.discovery import SourceError, pin_commit
@@ -219,3 +222,11 @@ def test_a_dataset_on_the_hub_is_verified_at_its_commit(hub: HubServer, built: A
     broken = verify(found)
     assert {problem.file for problem in broken.problems} == {target.relative_to(dataset).as_posix()}
     assert broken.dataset == pin_commit("hf://datasets/you/data")
+
+
+def test_a_workspace_on_the_hub_is_refused_by_every_command(hub: HubServer) -> None:
+    before = len(hub.requests)
+    for name, *rest in (["status"], ["sql", "select 1"], ["push", "me/data"]):
+        done = CliRunner().invoke(app, [name, "hf://datasets/you/web", *rest])
+        assert (done.exit_code, len(hub.requests)) == (WRONG_USAGE, before)
+        assert "hf:// can be a source only" in done.stderr
