@@ -173,7 +173,7 @@ def main() -> None:
         columns = ["nodes", "stage", "s", "s of its jobs", "documents/s", "documents/s of a job"]
         show("{:,} documents of 1 kB in {} shards on a cluster".format(*size), columns, rows)
         return
-    if not arguments.one and len(arguments.jobs) > 1:  # each in a process of its own: memory is compared
+    if not arguments.one and len(arguments.jobs) > 1:  # each in its own process: memory is compared
         for jobs in arguments.jobs:
             command = [sys.executable, "-m", "benchmarks.cluster", "orchestration", str(folder), "--jobs", str(jobs)]
             subprocess.run(command, check=True)

@@ -5,7 +5,7 @@
 
 Nothing runs. Every input is an option: put in your own rates and prices. The default rates of a core are those of
 `benchmarks.cluster stages`, divided by three where a stage reads texts (theirs are of 1 kB), and of
-`benchmarks.filters` for what `ingest` does besides with raw pages; that of a GPU is an H100's
+`benchmarks.filters` for what else `ingest` does with raw pages; that of a GPU is an H100's
 (`benchmarks.gpu`); all prices are guesses.
 """
 
@@ -25,7 +25,7 @@ REQUESTS = {  # of a job, in its stage: reads (GET, HEAD, LIST), writes (PUT, PO
 
 
 OF_RAW_PAGES = ("extract", "filter")
-"""What `ingest` does besides with raw pages; it reads and writes no more for them."""
+"""What else `ingest` does with raw pages; it reads and writes no more for them."""
 
 
 class Inputs(NamedTuple):

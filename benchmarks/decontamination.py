@@ -79,7 +79,7 @@ def in_lines(item: str, dice: random.Random) -> str:
 
 
 def other_case(item: str, dice: random.Random) -> str:
-    """Upper, lower or title case, and other marks in place of the item's own."""
+    """Upper, lower or title case, and other marks instead of the item's own."""
     changed = dice.choice([str.upper, str.lower, str.title])(item)
     return re.sub(r"[^\w\s]", lambda _: dice.choice(["-", "_", "*", " ", "\N{EN DASH}"]), changed)
 

@@ -5,7 +5,7 @@
 
 Both make a corpus in FOLDER first (and find it there the next time): documents in FineWeb's columns, of random words
 with Zipf's frequencies and lengths like the web's, a score, and a mask that selects a tenth at random. Every way runs
-in a process of its own, in turns; the files are in the page cache. The stage's time is that of the whole job: the
+in its own process, in turns; the files are in the page cache. The stage's time is that of the whole job: the
 files, their checksums, card and provenance. The peers write the documents' columns, quality and
 inclusion (bare DuckDB: the documents' columns alone), with zstd.
 """

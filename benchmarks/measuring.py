@@ -51,16 +51,16 @@ def status_mib(name: str) -> float:
     raise ValueError(name)
 
 
-def proportional_mib(process: int | str, besides: bytes | None = None) -> float:
+def proportional_mib(process: int | str, other: bytes | None = None) -> float:
     """Return the MiB of a process and its children, their proportional set size.
 
-    Left out are those with the word `besides` in their command, and their children.
+    Left out are those with the word `other` in their command, and their children.
     """
     found, left = 0.0, [process]
     while left:
         folder = Path(f"/proc/{left.pop()}")
         with suppress(OSError):
-            if besides is not None and besides in (folder / "cmdline").read_bytes():
+            if other is not None and other in (folder / "cmdline").read_bytes():
                 continue
             for line in (folder / "smaps_rollup").read_text().splitlines():
                 if line.startswith("Pss:"):

@@ -4,7 +4,7 @@
     python -m benchmarks.memory metrics FOLDER --rows 40000 120000 --metrics pairwise+facility disf
 
 `stages` makes a shard in FOLDER (and finds it there the next time): texts of about 0.9 kB in FineWeb's columns. Every
-stage is a `fineweb-mask run --until STAGE` with the sample's recipe, in a process of its own, which finds what earlier
+stage is a `fineweb-mask run --until STAGE` with the sample's recipe, in its own process, which finds what earlier
 ones made. After `embed`, its 768 float16 values a row are replaced by the seeded vectors of `benchmarks/synthetic.py`,
 which are as uneven as a corpus's; the built-in encoder's vectors of random words are not. `metrics` only selects again,
 with other metrics.
@@ -157,7 +157,7 @@ def replace_vectors(workspace: Path) -> None:
 
 
 def measure(options: list[str]) -> dict[str, float]:
-    """Run a command in a process of its own: its seconds, and its memory in MB after imports and at most."""
+    """Run a command in its own process: its seconds, and its memory in MB after imports and at most."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "measured.json"
         command = [sys.executable, "-m", "benchmarks.memory", "measured", str(output), "run", str(RECIPE), *options]

@@ -4,7 +4,7 @@
 
 Makes the corpus in FOLDER first (and finds it there the next time): texts of about 1 kB on one of 200 topics each, half
 of the words of the topic, with Zipf's frequencies; one in a hundred is a copy of another shard's. Every stage is a
-`fineweb-mask run --until STAGE` in a process of its own, with the sample's recipe, but selecting a tenth of every
+`fineweb-mask run --until STAGE` in its own process, with the sample's recipe, but selecting a tenth of every
 50,000 documents; it finds what earlier ones made. Memory is that of the process and of those that it forks (their
 proportional set size), without Prefect's temporary server, sampled twice a second: at most, and at most in each quarter
 of the time.
@@ -100,7 +100,7 @@ def run_stage(stage: str, arguments: list[str]) -> tuple[float, list[float], dic
         [*command, "--until", stage, "--json", *arguments], env=environment, stdout=subprocess.PIPE, cwd=ROOT
     ) as process:
         while process.poll() is None:
-            samples.append(proportional_mib(process.pid, besides=b"uvicorn"))
+            samples.append(proportional_mib(process.pid, other=b"uvicorn"))
             time.sleep(EVERY)
         assert process.stdout is not None
         output = process.stdout.read()

@@ -3,7 +3,7 @@
     python -m benchmarks.planning FOLDER --shards 25000
 
 Makes a workspace in FOLDER (and finds it there the next time) in which every shard has a file of one row for each of
-six stages. Planning runs in a process of its own: it lists the files, makes the job of every shard and stage, and finds
+six stages. Planning runs in its own process: it lists the files, makes the job of every shard and stage, and finds
 its output. Without an index, it also reads the footer of every file.
 """
 

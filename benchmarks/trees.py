@@ -6,7 +6,7 @@
 `demo` is the sample's recipe. `slow` is all-MiniLM-L6-v2 on the CPU over 16 shards of real web pages
 (`FINEWEB_MASK_REAL_DATA`), where embedding takes most of the time: what stages lose that wait for each other shows.
 `million` is the corpus of `benchmarks.million` in one run; it is made in FOLDER, and found there the next time. Every
-run is a process of its own in a new workspace, with all imports and Prefect's temporary server; the order of the two
+run is its own process in a new workspace, with all imports and Prefect's temporary server; the order of the two
 changes from repeat to repeat.
 """
 

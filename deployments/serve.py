@@ -39,7 +39,7 @@ class ServeError(FinewebMaskError, RuntimeError):
 
 
 class Process:
-    """A process in a session of its own, whose output goes to a log; no signal of the terminal reaches it."""
+    """A process in its own session, whose output goes to a log; no signal of the terminal reaches it."""
 
     def __init__(self, state: Path, name: str, command: list[str], environment: dict[str, str]) -> None:
         self.name, self.log = name, state / f"{name}.log"

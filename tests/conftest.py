@@ -183,7 +183,7 @@ class Bucket(NamedTuple):
         self.server.client.put_object(Bucket=self.name, Key=key, Body=content)
 
     def unfinished(self) -> list[str]:
-        """Return the keys of uploads that were begun and neither ended nor aborted."""
+        """Return the keys of uploads that were started and neither ended nor aborted."""
         return self.server.unfinished(self.name)
 
 

@@ -76,7 +76,7 @@ class Server(ABC):
         self._process.wait()
 
     def unfinished(self, bucket: str) -> list[str]:
-        """Return the keys of uploads that were begun and neither ended nor aborted."""
+        """Return the keys of uploads that were started and neither ended nor aborted."""
         return [upload["Key"] for upload in self.client.list_multipart_uploads(Bucket=bucket).get("Uploads", [])]
 
 

@@ -33,7 +33,7 @@ NOT_THE_MESSAGE = ("errno", "getattr(error, 'errno'", "path", "str(path)", "str(
 
 
 class Message(NamedTuple):
-    """A message, with `{...}` in place of what is filled in."""
+    """A message, with `{...}` instead of what is filled in."""
 
     place: str
     text: str

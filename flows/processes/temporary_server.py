@@ -51,7 +51,7 @@ class TemporaryServerError(FinewebMaskError, RuntimeError):
 
 
 class TemporaryServer:
-    """A server in a process of its own, which ends with this process."""
+    """A server in its own process, which ends with this process."""
 
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="fineweb-mask-prefect-"))

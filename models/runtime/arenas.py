@@ -10,7 +10,7 @@ ARENAS = 2
 def limit_arenas() -> bool:
     """Have glibc allocate from at most `ARENAS` arenas from now on: whether it does; elsewhere nothing happens.
 
-    Every shard is embedded by threads of its own, and each allocates tens of megabytes at a time. From an arena for
+    Every shard is embedded by its own threads, and each allocates tens of megabytes at a time. From an arena for
     each thread, embedding a million documents grew from 1.5 to 2.4 GiB. From two, 200,000 stay at 1.3 GiB (1.5 to 1.6
     before), and take as long. Arenas that exist are not given up, so that this comes first in a process.
     """

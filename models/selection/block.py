@@ -187,7 +187,7 @@ class BlockSolver:
         problem = self._problem(Objective(self.budget, {"": metric}, {"": 1.0}))
         try:
             found = solve_mean_field(problem, rounds=RANGE_ROUNDS)
-        except SelectionInputError:  # a metric of one's own without a gradient
+        except SelectionInputError:  # a custom metric without a gradient
             found = solve_policy_gradient(problem)
         return problem.objective.value_of(found.mask)
 
@@ -217,7 +217,7 @@ class BlockSolver:
         return solver_of(self.settings.solver)(self._problem(self.objective))
 
     def _problem(self, objective: Objective) -> Problem:
-        """Return the problem, with a generator of its own: a solver's draws do not depend on those before it.
+        """Return the problem, with its own generator: a solver's draws do not depend on those before it.
 
         It draws on the CPU, so that a GPU starts from the same documents.
         """

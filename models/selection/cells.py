@@ -3,7 +3,7 @@
 `facility` is local: a document is covered by selected ones that are like it. The other metrics are functions of a mean
 over all that is selected, the moment. So the corpus is cut into cells of k-means, and a random sample, solved as one
 block, says what ties the cells together: how much of the budget each gives, and the moment of what the others select.
-A cell is then a block of its own, that is selected as if the sample's answer were that of all other cells.
+A cell is then its own block, which is selected as if the sample's answer were that of all other cells.
 docs/blocks.md has the derivation and what it costs.
 
 With r the cell's rate of selection over that of the corpus, and its share s of all that is selected, a cell maximises

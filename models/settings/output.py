@@ -92,7 +92,7 @@ class ReportSettings(Settings):
 
     by: list[str] | None = Field(
         None,
-        description="Columns by whose values it is counted what every step drops and what is selected: of text, whole "
-        "numbers or booleans, at most 10,000 values. null: `dump`, and the source's own columns of text with few "
-        "values.",
+        description="Columns by whose values it is counted what every step drops and what is selected: of text, "
+        "numbers, times or booleans, at most 10,000 values. null: `dump`, and the source's own columns of text with "
+        "few values.",
     )

@@ -39,7 +39,7 @@ class PipelineSelectionSettings(SelectionSettings):
     )
     groups: GroupSettings | None = Field(
         None,
-        description="Budgets by group. The documents of each group in a block are a block of their own. None: "
+        description="Budgets by group. The documents of each group in a block are their own block. None: "
         "one budget. `compare` ignores them.",
     )
     block_size: int = Field(

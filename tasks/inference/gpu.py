@@ -1,6 +1,6 @@
 """Limit the tasks that use this process's GPU to one at a time.
 
-A process uses the first GPU that CUDA_VISIBLE_DEVICES leaves visible. On Ray each job has a GPU of its own, also where
+A process uses the first GPU that CUDA_VISIBLE_DEVICES leaves visible. On Ray each job has its own GPU, also where
 one machine has several.
 """
 

@@ -102,7 +102,7 @@ class StageJob(BaseModel, ABC):
         return StageKey(self.kind, self.stage.version, digest(settings), digest(inputs))
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Return a copy with other fields, which has a key of its own."""
+        """Return a copy with other fields, which has its own key."""
         copied = super().model_copy(update=update, deep=deep)
         copied.__dict__.pop("key", None)
         return copied
@@ -177,7 +177,7 @@ class StageJob(BaseModel, ABC):
 
 
 class ProductJob(StageJob):
-    """A job whose output is files with a manifest: in a folder of their own, or a model, of a stage without folders.
+    """A job whose output is files with a manifest: in their own folder, or a model, of a stage without folders.
 
     A model is in `fitted/`, under a name that tells what it was made from; its manifest's tells the key.
     """

@@ -16,7 +16,7 @@ from tests.corpora import KINDS, draw, mixed, prose, shingles
 from tests.flows.pipeline.run_here import RunHere, recipe_of
 
 ITEMS = {"long": 20, "short": 3}
-"""Words of planted benchmark items, besides three rare ones: a short item of common words is not looked for."""
+"""Words of planted benchmark items, which also have three rare ones: a short item of common words is not looked for."""
 THRESHOLD = 0.7
 
 

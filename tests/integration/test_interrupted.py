@@ -35,7 +35,7 @@ MADE = {  # and what it has made, by folders
 
 @pytest.fixture
 def start(server, small_sample, tmp_path):
-    """Start a run of the sample in a process of its own; it is ended with the test."""
+    """Start a run of the sample in its own process; it is ended with the test."""
     started = []
 
     def run(*arguments: str, deaf_to_ctrl_c: bool = False) -> subprocess.Popen[bytes]:
@@ -57,7 +57,7 @@ def start(server, small_sample, tmp_path):
 
 
 def wait_for_stage(process: subprocess.Popen[bytes], workspace: Path, stage: str) -> None:
-    """Return as soon as a stage has begun to write."""
+    """Return as soon as a stage has started to write."""
     deadline = time.monotonic() + 300  # where all cores are busy
     while not any((workspace / FOLDERS[stage]).rglob(".*.partial")):
         assert process.poll() is None, f"the run ended before {stage} was seen to write"

@@ -80,7 +80,7 @@ class OnTerminal:
         return found
 
     def works(self) -> None:
-        """Wait until it has begun to work."""
+        """Wait until it has started to work."""
         until(lambda: self.shown() and (self.workspace / "documents").is_dir(), "for documents", 0.02)
 
     def code(self) -> int:

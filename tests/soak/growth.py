@@ -147,12 +147,12 @@ def main() -> None:
     act, names = KINDS[options.kind]
     with tempfile.TemporaryDirectory() as name, service(Path(name)) as (url, running):
         os.environ |= {"PREFECT_API_URL": url, "PREFECT_LOGGING_LEVEL": "ERROR"}
-        begun, state = time.monotonic(), Path(name, "serve")
+        started, state = time.monotonic(), Path(name, "serve")
         table = Table({"this": psutil.Process()} | {one: running[one] for one in names}, state)
         for done in act(Path(name), options.count):
             if done % max(1, options.count // 10) == 0:
                 table.add(done)
-    print(f"{options.count:,} {options.kind} in {(time.monotonic() - begun) / 60:.1f} min")
+    print(f"{options.count:,} {options.kind} in {(time.monotonic() - started) / 60:.1f} min")
     if grown := table.grown():
         sys.exit("\n".join(["grew from the first half to the second:", *grown]))
 

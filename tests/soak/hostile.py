@@ -76,11 +76,11 @@ def main() -> int:
         count = write_source(folder / "source")
         recipe = folder / "recipe.yaml"
         recipe.write_text(RECIPE.format(folder=folder, labels=ROOT / "data_samples" / "labels.parquet"))
-        before, begun = outside(folder), time.monotonic()
+        before, started = outside(folder), time.monotonic()
         here = {"cwd": folder, "env": os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}}
         command = [sys.executable, "-m", CLI]
         run = subprocess.run([*command, "run", recipe, "--json"], capture_output=True, check=False, **here)
-        seconds = time.monotonic() - begun
+        seconds = time.monotonic() - started
         verified = subprocess.run([*command, "verify", folder / "workspace"], capture_output=True, check=False, **here)
         set_aside = len(json.loads(run.stdout or "{}").get("quarantined", []))
         read = len(list((folder / "workspace" / "documents").glob("*.parquet")))

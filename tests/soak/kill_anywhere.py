@@ -127,7 +127,7 @@ def page(soak: Soak, arguments: Sequence[str], kills: int) -> str:
 
 
 def own_server(soak: Soak) -> str:
-    """Kill the temporary server of a run that has begun."""
+    """Kill the temporary server of a run that has started."""
     workspace = soak.folder / "server-killed"
     with soak.started(CLI, *soak.command(workspace, RUN)) as process:
         killed = False

@@ -75,7 +75,7 @@ def main() -> int:
     """Write and read at the same time."""
     parser = argparse.ArgumentParser(description="Run and read one workspace at the same time.")
     parser.add_argument("--runs", type=int, default=20, help="Of both that write.")
-    options, begun, first = parser.parse_args(), time.monotonic(), min(RUNS)
+    options, started, first = parser.parse_args(), time.monotonic(), min(RUNS)
     with tempfile.TemporaryDirectory() as temporary:
         soak = Soak(Path(temporary))
         shared = Shared(soak)
@@ -90,7 +90,7 @@ def main() -> int:
         found, alone = bytes_of(shared.folder), bytes_of(soak.folder / first)
     wrong = shared.wrong + [f"{name} has other bytes" for name in alone if found.get(name) != alone[name]]
     answered = ", ".join(f"{count} of {name}" for name, count in shared.counted.items())
-    print(f"{options.runs} runs, {answered}: {len(wrong)} wrong ({time.monotonic() - begun:.0f} s)")
+    print(f"{options.runs} runs, {answered}: {len(wrong)} wrong ({time.monotonic() - started:.0f} s)")
     print(*wrong[:10], sep="\n")
     return int(bool(wrong))
 

@@ -115,13 +115,13 @@ class Soak:
 
     def finish(self, workspace: Path, arguments: Sequence[str] = RUN, *, alone: bool = True) -> float:
         """Run the command to its end and return its seconds; alone, it leaves no process, nor has one before it."""
-        begun = time.monotonic()
+        started = time.monotonic()
         before = set(self.processes())
         with self.started(CLI, *self.command(workspace, arguments)) as process:
             self.ended(process, arguments)
-        seconds = time.monotonic() - begun
+        seconds = time.monotonic() - started
         while alone and (left := set(self.processes()) - self.own):
-            if time.monotonic() - begun - seconds > END_SECONDS:
+            if time.monotonic() - started - seconds > END_SECONDS:
                 raise FoundError(f"still there after {END_SECONDS:.0f} s: {left}, {len(left & before)} from before")
             time.sleep(0.2)
         return seconds
@@ -163,14 +163,14 @@ def failures(soak: Soak, scenarios: dict[str, Callable[[], str]], only: str) -> 
     for name, scenario in scenarios.items():
         if only not in name:
             continue
-        begun = time.monotonic()
+        started = time.monotonic()
         try:
             outcome = scenario()
         except FoundError as error:
             failed = 1
             outcome = f"FAILED: {error}"
             copy(soak.log, "soak.log")
-        print(f"{name}: {outcome} ({time.monotonic() - begun:.0f} s)", flush=True)
+        print(f"{name}: {outcome} ({time.monotonic() - started:.0f} s)", flush=True)
     return failed
 
 

@@ -315,7 +315,7 @@ def preupload(path: Path, wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 class HubServer:
-    """The hub as a process of its own; what it holds stays when it is killed and started again."""
+    """The hub as its own process; what it holds stays when it is killed and started again."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -102,7 +102,7 @@ class Facility(Bounded):
         return float(nearest_is @ (lists.similarity.double() @ self.demand.double()))
 
     def among(self, index: Tensor, part: Budget, whole: Budget) -> "Facility":  # noqa: ARG002 - of others
-        """Return the metric of some documents, index (b,), with lists of their own."""
+        """Return the metric of some documents, index (b,), with their own lists."""
         rows = self.rows.only(index)
         return Facility(rows, part, nearest(rows, list_length(part)))
 

@@ -212,7 +212,7 @@ class RemoteFile(io.RawIOBase):
         return size
 
     def _range(self, start: int, end: int) -> bytes:
-        # A cache would cut what a server sends in place of a range.
+        # A cache would cut what a server sends instead of a range.
         options = {} if isinstance(self._filesystem, AsyncFileSystem) else {"cache_type": "none"}
         found: bytes = self._filesystem.cat_file(self._path, start=start, end=end, **options)
         if len(found) > end - start:

@@ -39,7 +39,7 @@ def test_a_function_with_an_answer_is_a_command(arguments, code, said):
 
 
 @pytest.mark.parametrize(
-    ("error", "begun", "code", "message"),
+    ("error", "started", "code", "message"),
     [
         (SettingsError("mend\x1b this"), None, WRONG_USAGE, "mend\\x1b this"),
         (SettingsError("mend this"), RESUME, FAILED, "mend this"),
@@ -57,11 +57,11 @@ def test_a_function_with_an_answer_is_a_command(arguments, code, said):
         (ValueError("broken\nSee:\nhttps://example.org"), None, FAILED, f"{BUG}broken See: https://example.org"),
     ],
 )
-def test_an_error_is_printed_once_in_a_line_and_of_a_bug_its_type(error, begun, code, message, capsys):
+def test_an_error_is_printed_once_in_a_line_and_of_a_bug_its_type(error, started, code, message, capsys):
     @verb
     def fails() -> Result:
-        if begun is not None:
-            begin(begun)
+        if started is not None:
+            begin(started)
         raise error
 
     answer = json.dumps({"status": "failed", "error": message}) + "\n" if message else ""

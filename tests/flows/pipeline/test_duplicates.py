@@ -135,7 +135,7 @@ def test_near_duplicates_are_no_candidates_and_are_counted(tmp_path, sample_corp
     assert built == {"sketch d", "dedup corpus"}
     assert fingerprints(again, "bc") == fingerprints(run, "bc")
     update_index(run.workspace)
-    for name in (".fineweb-mask", "run.json"):  # as of a run that was begun
+    for name in (".fineweb-mask", "run.json"):  # as of a run that was started
         (folder / name).touch()
     removed = {one.folder: one.files for one in collect_garbage(str(folder), [settings_of(folder, corpus)])}
     assert removed["duplicates"] == 1  # of the first run

@@ -87,7 +87,7 @@ def test_what_is_erased_is_in_no_file_once_garbage_is_collected(run, tmp_path):
         assert {name for name in built(found) if name.startswith("ingest")} == {"ingest b"} or rows == [3]
         assert summary.dropped["excluded"] == len(rows)
         update_index(found.workspace)
-        (tmp_path / "w" / "run.json").write_text("{}")  # says that a run was begun
+        (tmp_path / "w" / "run.json").write_text("{}")  # says that a run was started
         collect_garbage(str(found.workspace.root), [found.settings])
         held = [text for path in (tmp_path / "w").rglob("*.parquet") for text in texts_of(path)]
         assert [text in held for text in texts] == [row not in rows for row in (3, 4)]

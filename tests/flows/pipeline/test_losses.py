@@ -138,7 +138,7 @@ def test_a_lost_count_is_made_again_and_changes_nothing_else(tmp_path, corpus):
     assert run.built == ["ingest a"]
     assert lost.read_bytes() == before
     update_index(run.workspace)
-    for name in (".fineweb-mask", "run.json"):  # as of a run that was begun
+    for name in (".fineweb-mask", "run.json"):  # as of a run that was started
         (folder / name).touch()
     run_of(folder, corpus, near_dedup=None, by=["source"])
     removed = {one.folder: one.files for one in collect_garbage(str(folder), [run.settings])}

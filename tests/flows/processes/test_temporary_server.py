@@ -16,7 +16,7 @@ from fineweb_mask.flows.processes.temporary_server import TemporaryServer, Tempo
 
 @pytest.fixture
 def as_server(tmp_path, monkeypatch):
-    """Return the function that has a script run in place of every server."""
+    """Return the function that has a script run instead of every server."""
 
     def take(script):
         (tmp_path / "server").write_text(f"#!/bin/sh\n{script}")

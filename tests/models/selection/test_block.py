@@ -107,7 +107,7 @@ def test_a_budget_of_equal_lengths_selects_as_many_documents_as_well(solver, met
     filled = select(features, quality, by_tokens, tokens=np.full(80, 7), also=also)
     assert len(filled.indices) == 16
     if (solver, metric) in BOUNDED:
-        # D has K in place of K - 1, which `range` cancels
+        # D has K instead of K - 1, which `range` cancels
         assert filled.objective == pytest.approx(plain.objective, abs=0.02)
     elif solver != "policy_gradient":  # learns from rewards that differ by rounding
         np.testing.assert_array_equal(filled.indices, plain.indices)

@@ -96,10 +96,10 @@ def test_a_selection_of_too_few_tokens_or_nearly_all_of_the_pool_is_refused(corp
 
 def test_a_stop_begins_no_further_model(corpus, monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 1)
-    begun = []
+    started = []
 
     def train(*_, **__):
-        begun.append(0)
+        started.append(0)
         request_stop()
         raise StoppedError("stopped")
 
@@ -109,7 +109,7 @@ def test_a_stop_begins_no_further_model(corpus, monkeypatch):
             judged(corpus[0], {"arm": np.arange(200)})
     finally:
         clear_stop_request()
-    assert len(begun) < 5
+    assert len(started) < 5
 
 
 LENGTHS = st.lists(st.integers(1, 5_000), min_size=1, max_size=200).map(np.array)

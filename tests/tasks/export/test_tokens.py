@@ -19,15 +19,14 @@ pytest.importorskip("datatrove.pipeline.tokens")
 TEXTS = [sentence(seed) for seed in range(40)]
 
 
-@pytest.fixture(params=[400, 70_000], ids=["two bytes", "four bytes"])
+@pytest.fixture(params=[(400, 2), (65_536, 2), (65_537, 4)], ids=["small", "two bytes", "four bytes"])
 def tokenizer(request, tmp_path, tokenizer_file):
     """A tokenizer file, and the bytes of its tokens."""
-    if request.param == 400:
-        return tokenizer_file, 2
+    words, size = request.param
     content = json.loads(tokenizer_file.read_text())
-    content["model"]["vocab"] |= {f"unused {number}": number for number in range(400, 70_000)}
+    content["model"]["vocab"] |= {f"unused {number}": number for number in range(400, words)}
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-    return tmp_path / "tokenizer.json", 4
+    return tmp_path / "tokenizer.json", size
 
 
 def expected(tokenizer_file):

@@ -42,7 +42,7 @@ def text_of(number: int) -> str:
 
 
 def columns(**changes: Any) -> dict[str, Any]:
-    """Return the columns of N good rows, with others in place of some or besides."""
+    """Return the columns of N good rows, with others instead of some or besides."""
     good = {
         "text": [text_of(number) for number in range(N)],
         "id": [f"id-{number}" for number in range(N)],

@@ -1,4 +1,4 @@
-"""What selectors read besides vectors and quality: only what each of them reads, row by row with its documents."""
+"""What selectors read other than vectors and quality: only what each of them reads, row by row with its documents."""
 
 from typing import Any
 
